@@ -1,0 +1,92 @@
+"""The seam between service and model: what a step computes and what it gives back.
+
+Integers, floats and ids only. This file imports no torch and knows no text, queue or clock.
+
+A sequence of five known tokens whose first two are already in the cache, in pages of four tokens:
+
+    position      0    1    2    3    4    5
+    token         a    b    c    d    e    ?
+                  cached    `-- row --'    `-- sampled by this step (position 5)
+    page_ids      [   7              ] [ 3 …
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How one sequence's next token is drawn. The defaults draw from the unchanged distribution."""
+
+    temperature: float = 1.0
+    """0 takes the most likely token."""
+    top_k: int = 0
+    """Keep the k most likely tokens; 0 keeps all."""
+    top_p: float = 1.0
+    """Keep the smallest set of most likely tokens whose probabilities reach this sum."""
+    min_p: float = 0.0
+    """Drop tokens less likely than this share of the most likely one's probability."""
+    seed: int = 0
+    """Noise is a hash of (seed, position, vocabulary id), so that a request draws the same alone,
+    in any batch, after preemption and after a restart."""
+    num_logprobs: int | None = None
+    """None: no logprobs; k: the chosen token's logprob and the k most likely tokens'."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One sequence's share of a step: a decode (one token), a whole prompt or a chunk of one."""
+
+    token_ids: Sequence[int]
+    """The tokens whose keys and values this step computes."""
+    start: int
+    """The position of token_ids[0]; keys and values of positions [0, start) are in the cache."""
+    page_ids: Sequence[int]
+    """The page table: page_ids[i] holds positions [i * page_size, (i + 1) * page_size)."""
+    sampling: SamplingParams | None
+    """How to draw the token after the last one; None: more of the prompt follows, draw nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The rows of one step, each of another sequence, in any mixture of lengths."""
+
+    rows: Sequence[Row]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(row.token_ids) for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Natural logarithms of probabilities before temperature and truncation."""
+
+    chosen: float
+    top: Sequence[tuple[int, float]]
+    """(vocabulary id, logprob), most likely first."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampledToken:
+    token_id: int
+    logprobs: TokenLogprobs | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """One entry per row of the batch, in its order; None where the row samples nothing."""
+
+    sampled: Sequence[SampledToken | None]
+
+
+class Runner(Protocol):
+    """What the engine needs of a model. Raises whatever the device raises; never a user's error."""
+
+    page_size: int
+    num_pages: int
+    vocab_size: int
+    max_model_len: int
+
+    def run(self, batch: Batch) -> StepOutput: ...

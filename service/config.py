@@ -1,0 +1,73 @@
+"""Every knob of octavo, frozen and validated once.
+
+The command line makes a flag `--kebab-case` of each field, with OCTAVO_SNAKE_CASE as its variable
+in the environment; nothing else reads flags or the environment.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+GIB = 1 << 30
+
+
+class ConfigError(ValueError):
+    """A knob's value can't be used; the message names the knob, the value and the remedy."""
+
+
+def knob(default: Any, help: str) -> Any:
+    """A config field with its default and the sentence that `--help` shows for it."""
+    return field(default=default, metadata={"help": help})
+
+
+def require(condition: bool, name: str, value: object, remedy: str) -> None:
+    if not condition:
+        raise ConfigError(f"--{name.replace('_', '-')} is {value!r}: {remedy}")
+
+
+def at_least(config: object, least: int, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        require(value >= least, name, value, f"take {least} or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """What the engine process is told: how much it may compute and keep at once."""
+
+    max_batch_tokens: int = knob(512, "Most tokens that one step computes.")
+    max_sequences: int = knob(64, "Most requests that are computed in the same step.")
+    max_model_len: int = knob(0, "Most tokens of prompt and output; 0: the model's.")
+    kv_cache_memory: int = knob(0, "Bytes for the KV cache; 0: a share of free memory.")
+    threads: int = knob(0, "Threads that compute the model; 0: as many as there are usable cores.")
+
+    def __post_init__(self) -> None:
+        require(
+            self.max_batch_tokens >= 1, "max_batch_tokens", self.max_batch_tokens, "take 1 or more"
+        )
+        require(
+            1 <= self.max_sequences <= self.max_batch_tokens,
+            "max_sequences",
+            self.max_sequences,
+            f"take 1 to {self.max_batch_tokens}, as --max-batch-tokens allows",
+        )
+        for name in ("max_model_len", "kv_cache_memory", "threads"):
+            require(
+                getattr(self, name) >= 0, name, getattr(self, name), "take 0 (automatic) or more"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """What the API process is told: where it listens and what it takes."""
+
+    host: str = knob("127.0.0.1", "Address to listen on.")
+    port: int = knob(8000, "Port to listen on; 0 takes any free one.")
+    served_model_name: str = knob("", "Names that clients may ask for, comma-separated.")
+    max_body_bytes: int = knob(4 << 20, "Largest request body taken, in bytes.")
+    log_format: str = knob("auto", "json, pretty, or auto: pretty on a terminal.")
+
+    def __post_init__(self) -> None:
+        require(0 <= self.port <= 65535, "port", self.port, "take 0 to 65535")
+        at_least(self, 1, "max_body_bytes")
+        formats = ("auto", "json", "pretty")
+        require(self.log_format in formats, "log_format", self.log_format, f"take one of {formats}")

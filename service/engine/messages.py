@@ -1,0 +1,99 @@
+"""The words that the API process and the engine process exchange, as msgspec structs.
+
+    API process  -- Request, Abort ------------------------------>  engine process
+                 <-- Loading*, Ready, then a StepReport per step --
+
+Only token ids cross; text stays in the API process. Sockets are the business of client and process.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from model.batch import SamplingParams, TokenLogprobs
+
+FinishReason = Literal["stop", "length", "cancelled", "error"]
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """One sequence to generate. Validated before it gets here: it fits the context and the pool."""
+
+    id: str
+    prompt_ids: list[int]
+    max_tokens: int
+    sampling: SamplingParams = SamplingParams()
+    stop_token_ids: frozenset[int] = frozenset()
+    """Ids that end the sequence with reason "stop"; the id itself is part of the output."""
+    output_ids: list[int] = []
+    """Tokens that were already generated and delivered, when a request is resumed."""
+
+
+class Abort(msgspec.Struct, frozen=True, tag=True):
+    request_id: str
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """News of one request. Exactly one event of a request has a finish_reason: the last one."""
+
+    request_id: str
+    token_ids: Sequence[int] = ()
+    logprobs: Sequence[TokenLogprobs] = ()
+    """As many as token_ids where the request asked for logprobs, else none."""
+    finish_reason: FinishReason | None = None
+    message: str = ""
+    """Says what failed, where finish_reason is "error"."""
+
+
+class Stats(msgspec.Struct, frozen=True, kw_only=True):
+    """The engine's state after a step; the counters run from the engine's start."""
+
+    num_running: int = 0
+    num_waiting: int = 0
+    num_free_pages: int = 0
+    num_pages: int = 0
+    num_steps: int = 0
+    num_preemptions: int = 0
+    num_batch_tokens: int = 0
+    """Tokens that this one step computed."""
+    step_seconds: float = 0.0
+    """Duration of this one step."""
+
+
+class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What the loaded engine can take."""
+
+    max_model_len: int
+    """The most tokens of prompt and output together, by the model's context and the pool."""
+    vocab_size: int
+    page_size: int
+    num_pages: int
+
+
+class Loading(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Progress before Ready: the phase's name, what of it is being done, and its share done."""
+
+    phase: str
+    detail: str = ""
+    fraction: float = 0.0
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    info: EngineInfo
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """The engine can't start, for a reason that a restart won't mend; the message is for a user."""
+
+    message: str
+
+
+class StepReport(msgspec.Struct, frozen=True, tag=True):
+    """What a step brought; with no events also the heartbeat of an idle engine."""
+
+    events: Sequence[Event]
+    stats: Stats
+
+
+ToEngine = Request | Abort
+FromEngine = Loading | Ready | Failed | StepReport
