@@ -27,6 +27,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Ids that end the sequence with reason "stop"; the id itself is part of the output."""
     output_ids: list[int] = []
     """Tokens that were already generated and delivered, when a request is resumed."""
+    cache_salt: str = ""
+    """Cached pages are shared only between requests of equal salt."""
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
@@ -40,6 +42,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     token_ids: Sequence[int] = ()
     logprobs: Sequence[TokenLogprobs] = ()
     """As many as token_ids where the request asked for logprobs, else none."""
+    num_cached_tokens: int = 0
+    """Prompt tokens that the prefix cache supplied; told once, with the first token."""
     finish_reason: FinishReason | None = None
     message: str = ""
     """Says what failed, where finish_reason is "error"."""

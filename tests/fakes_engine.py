@@ -1,0 +1,57 @@
+"""A runner without a model: it stores tokens in pages, reads them back, and hashes what it read.
+
+Whatever goes wrong with page tables, positions or chunks changes what is read, and so the output.
+"""
+
+from collections.abc import Sequence
+from zlib import crc32
+
+from model.batch import Batch, Row, SampledToken, StepOutput, TokenLogprobs
+
+VOCAB_SIZE = 50
+
+
+def next_token(token_ids: Sequence[int], *, seed: int = 0) -> int:
+    """The fake model: the token that follows these, alone and unbatched."""
+    return crc32(repr((seed, list(token_ids))).encode()) % VOCAB_SIZE
+
+
+def generate(prompt_ids: Sequence[int], *, max_tokens: int, seed: int = 0) -> list[int]:
+    """What the fake model generates after a prompt: the reference for every test."""
+    token_ids = list(prompt_ids)
+    for _ in range(max_tokens):
+        token_ids.append(next_token(token_ids, seed=seed))
+    return token_ids[len(prompt_ids) :]
+
+
+class FakeRunner:
+    vocab_size = VOCAB_SIZE
+
+    def __init__(self, *, num_pages: int = 16, page_size: int = 4, max_model_len: int = 64) -> None:
+        self.num_pages = num_pages
+        self.page_size = page_size
+        self.max_model_len = max_model_len
+        self.batches: list[Batch] = []
+        self._slots: dict[tuple[int, int], int] = {}
+
+    def run(self, batch: Batch) -> StepOutput:
+        self.batches.append(batch)
+        for row in batch.rows:
+            self._write(row)
+        return StepOutput([self._sample(row) for row in batch.rows])
+
+    def _slot(self, row: Row, position: int) -> tuple[int, int]:
+        return row.page_ids[position // self.page_size], position % self.page_size
+
+    def _write(self, row: Row) -> None:
+        for position, token_id in enumerate(row.token_ids, start=row.start):
+            self._slots[self._slot(row, position)] = token_id
+
+    def _sample(self, row: Row) -> SampledToken | None:
+        if row.sampling is None:
+            return None
+        end = row.start + len(row.token_ids)
+        token_ids = [self._slots[self._slot(row, position)] for position in range(end)]
+        token_id = next_token(token_ids, seed=row.sampling.seed)
+        wants_logprobs = row.sampling.num_logprobs is not None
+        return SampledToken(token_id, TokenLogprobs(-1.0, []) if wants_logprobs else None)

@@ -1,0 +1,176 @@
+"""The engine core with a fake runner: whatever is batched, chunked, cached or preempted, each
+request's tokens are those of the unbatched reference."""
+
+import pytest
+
+from model.batch import SamplingParams
+from service.engine.engine import Engine
+from service.engine.messages import Event, Request
+from tests.fakes_engine import FakeRunner, generate
+
+
+def make_engine(
+    *, num_pages: int = 16, page_size: int = 4, max_batch_tokens: int = 16, max_sequences: int = 4
+) -> tuple[Engine, FakeRunner]:
+    runner = FakeRunner(num_pages=num_pages, page_size=page_size)
+    engine = Engine(runner, max_batch_tokens=max_batch_tokens, max_sequences=max_sequences)
+    return engine, runner
+
+
+def run(engine: Engine) -> dict[str, list[Event]]:
+    """Step until idle; all events by request."""
+    events: dict[str, list[Event]] = {}
+    for _ in range(1000):
+        for event in engine.step():
+            events.setdefault(event.request_id, []).append(event)
+        engine.check_integrity()
+        if not engine.has_work:
+            return events
+    raise AssertionError("the engine makes no progress")
+
+
+def tokens(events: list[Event]) -> list[int]:
+    assert [e.finish_reason is not None for e in events] == [False] * (len(events) - 1) + [True]
+    return [token_id for event in events for token_id in event.token_ids]
+
+
+def prompt(length: int, *, start: int = 1) -> list[int]:
+    return [(start + 7 * i) % 50 for i in range(length)]
+
+
+def test_one_request_gets_the_reference_tokens_and_ends_once() -> None:
+    engine, _ = make_engine()
+    engine.add(Request(id="a", prompt_ids=prompt(6), max_tokens=5))
+    events = run(engine)["a"]
+    assert tokens(events) == generate(prompt(6), max_tokens=5)
+    assert events[-1].finish_reason == "length"
+    assert engine.stats.num_free_pages == engine.stats.num_pages
+
+
+def test_requests_join_and_leave_at_any_step() -> None:
+    engine, runner = make_engine()
+    engine.add(Request(id="a", prompt_ids=prompt(3), max_tokens=8))
+    early = [*engine.step(), *engine.step()]
+    engine.add(Request(id="b", prompt_ids=prompt(5, start=9), max_tokens=2))
+    events = run(engine)
+    assert tokens([*early, *events["a"]]) == generate(prompt(3), max_tokens=8)
+    assert tokens(events["b"]) == generate(prompt(5, start=9), max_tokens=2)
+    assert max(len(batch.rows) for batch in runner.batches) == 2
+
+
+def test_a_long_prompt_is_computed_in_chunks_beside_decodes() -> None:
+    engine, runner = make_engine(max_batch_tokens=8)
+    engine.add(Request(id="a", prompt_ids=prompt(2), max_tokens=10))
+    engine.step()
+    engine.add(Request(id="long", prompt_ids=prompt(30, start=3), max_tokens=2))
+    events = run(engine)
+    assert tokens(events["long"]) == generate(prompt(30, start=3), max_tokens=2)
+    shapes = [[len(row.token_ids) for row in batch.rows] for batch in runner.batches]
+    assert shapes[1:6] == [[1, 7], [1, 7], [1, 7], [1, 7], [1, 2]]
+
+
+def test_short_of_pages_the_youngest_is_preempted_and_loses_nothing() -> None:
+    engine, _ = make_engine(num_pages=5)
+    for name in "abc":
+        engine.add(Request(id=name, prompt_ids=prompt(4, start=ord(name)), max_tokens=12))
+    events = run(engine)
+    assert engine.stats.num_preemptions > 0
+    for name in "abc":
+        assert tokens(events[name]) == generate(prompt(4, start=ord(name)), max_tokens=12)
+
+
+def test_a_cached_prefix_is_not_computed_again() -> None:
+    engine, runner = make_engine()
+    engine.add(Request(id="a", prompt_ids=prompt(12), max_tokens=1))
+    run(engine)
+    engine.add(Request(id="b", prompt_ids=prompt(12), max_tokens=3))
+    events = run(engine)["b"]
+    assert tokens(events) == generate(prompt(12), max_tokens=3)
+    assert events[0].num_cached_tokens == 8, "the last token is always computed"
+    assert len(runner.batches[-3].rows[0].token_ids) == 4
+
+
+def test_different_salts_share_nothing() -> None:
+    engine, runner = make_engine()
+    engine.add(Request(id="a", prompt_ids=prompt(12), max_tokens=1, cache_salt="one"))
+    run(engine)
+    engine.add(Request(id="b", prompt_ids=prompt(12), max_tokens=1, cache_salt="two"))
+    assert run(engine)["b"][0].num_cached_tokens == 0
+    assert len(runner.batches[-1].rows[0].token_ids) == 12
+
+
+def test_a_stop_token_ends_the_sequence_and_is_delivered() -> None:
+    expected = generate(prompt(3), max_tokens=9)
+    engine, _ = make_engine()
+    stop = frozenset({expected[4]})
+    engine.add(Request(id="a", prompt_ids=prompt(3), max_tokens=9, stop_token_ids=stop))
+    events = run(engine)["a"]
+    assert tokens(events) == expected[: expected.index(expected[4]) + 1]
+    assert events[-1].finish_reason == "stop"
+
+
+def test_seed_and_logprobs_reach_the_runner() -> None:
+    engine, _ = make_engine()
+    sampling = SamplingParams(seed=7, num_logprobs=0)
+    engine.add(Request(id="a", prompt_ids=prompt(3), max_tokens=2, sampling=sampling))
+    events = run(engine)["a"]
+    assert tokens(events) == generate(prompt(3), max_tokens=2, seed=7)
+    assert [len(event.logprobs) for event in events] == [1, 1]
+
+
+def test_a_resumed_request_goes_on_where_it_stopped() -> None:
+    expected = generate(prompt(3), max_tokens=6)
+    engine, _ = make_engine()
+    engine.add(Request(id="a", prompt_ids=prompt(3), max_tokens=6, output_ids=expected[:4]))
+    assert tokens(run(engine)["a"]) == expected[4:]
+
+
+@pytest.mark.parametrize("num_steps", [0, 1, 3])
+def test_abort_frees_pages_at_once(num_steps: int) -> None:
+    engine, _ = make_engine(max_batch_tokens=4)
+    engine.add(Request(id="a", prompt_ids=prompt(10), max_tokens=9))
+    for _ in range(num_steps):
+        engine.step()
+    engine.abort("a")
+    engine.abort("a")
+    engine.abort("never seen")
+    assert engine.stats.num_free_pages == engine.stats.num_pages
+    assert [event.finish_reason for event in engine.step()] == ["cancelled"]
+    assert not engine.has_work
+
+
+@pytest.mark.parametrize(
+    ("prompt_ids", "max_tokens", "reason"),
+    [
+        ([], 1, "at least one prompt token"),
+        ([1], 0, "one token to generate"),
+        ([1] * 60, 5, "65 tokens of prompt and output exceed 64"),
+        ([1, 50], 1, "vocabulary of 50"),
+        ([-1], 1, "vocabulary of 50"),
+    ],
+)
+def test_what_can_never_run_ends_with_an_error(
+    prompt_ids: list[int], max_tokens: int, reason: str
+) -> None:
+    engine, _ = make_engine()
+    engine.add(Request(id="bad", prompt_ids=prompt_ids, max_tokens=max_tokens))
+    (event,) = engine.step()
+    assert event.finish_reason == "error"
+    assert reason in event.message
+    assert not engine.has_work
+
+
+def test_the_pool_bounds_the_length_of_a_request() -> None:
+    engine, _ = make_engine(num_pages=3)
+    assert engine.info.max_model_len == 12
+    engine.add(Request(id="all", prompt_ids=prompt(4), max_tokens=8))
+    assert tokens(run(engine)["all"]) == generate(prompt(4), max_tokens=8)
+
+
+def test_no_more_than_max_sequences_run_at_once_in_order_of_arrival() -> None:
+    engine, runner = make_engine(max_sequences=2)
+    for name in "abc":
+        engine.add(Request(id=name, prompt_ids=prompt(2, start=ord(name)), max_tokens=3))
+    events = run(engine)
+    assert list(events) == ["a", "b", "c"]
+    assert max(len(batch.rows) for batch in runner.batches) == 2
