@@ -1,0 +1,51 @@
+# octavo's commands. Stamp files in .venv make repeated calls instant; `make clean` starts over.
+#
+#   make serve                 install, fetch the default model, serve on 127.0.0.1:8000
+#   make serve MODEL=folder    ... or another model; OCTAVO_PORT=8001 and its like work too
+#   make test                  install what tests need, run them
+#   make check                 everything that must hold before a change lands
+
+PYTHON ?= python3
+MODEL ?=
+VENV := .venv
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check
+PINNED := --constraint constraints.txt --build-constraint constraints.txt
+
+.PHONY: serve test check lint type clean
+
+serve: $(VENV)/installed
+	$(BIN)/octavo serve $(MODEL)
+
+test: $(VENV)/installed-dev
+	$(BIN)/pytest --cov --cov-report=
+	$(BIN)/coverage report --skip-covered --fail-under=95
+	$(BIN)/coverage report --skip-covered --fail-under=100 \
+	    --include='service/api/*,service/engine/*,service/text/*'
+
+check: lint type test
+
+lint: $(VENV)/installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/pytest -q tests/test_project.py
+
+type: $(VENV)/installed-dev
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage*
+
+$(VENV)/pip: constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP_INSTALL) --constraint constraints.txt pip
+	touch $@
+
+$(VENV)/installed: $(VENV)/pip pyproject.toml
+	$(PIP_INSTALL) $(PINNED) --editable .
+	touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	$(PIP_INSTALL) $(PINNED) --editable '.[hub]' --group dev
+	touch $@
