@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from service import hub
+
 
 @pytest.fixture(scope="session")
 def smollm2_path() -> Path:
-    """The default model's GGUF file."""
-    return Path("/tmp/m/SmolLM2-135M-Instruct.Q4_1.gguf")
+    """The default model's GGUF file, fetched into the cache once."""
+    return hub.resolve(hub.DEFAULT_MODEL)
