@@ -60,8 +60,13 @@ class TensorInfo:
     """In bytes from the header's data_offset."""
 
     @property
+    def row_bytes(self) -> int:
+        row_len = math.prod(self.shape[-1:])  # 1 for a scalar
+        return row_len // self.type.block_len * self.type.block_bytes
+
+    @property
     def num_bytes(self) -> int:
-        return math.prod(self.shape) // self.type.block_len * self.type.block_bytes
+        return math.prod(self.shape[:-1]) * self.row_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,11 +210,9 @@ class _Parser:
             remedy = "convert the model to a type such as Q8_0, or update octavo"
             raise self._refusal(f"its type {type_id} is unknown", remedy)
         tensor_type = TENSOR_TYPES[type_id]
-        row_len = shape[-1] if shape else 1
-        if row_len % tensor_type.block_len:
+        if 0 in shape or math.prod(shape[-1:]) % tensor_type.block_len:
             raise self._damage(
-                f"its rows of {row_len} values don't fill {tensor_type.name}'s blocks "
-                f"of {tensor_type.block_len}"
+                f"a shape of {shape} isn't made of whole blocks of {tensor_type.block_len} values"
             )
         return TensorInfo(name, shape, tensor_type, offset)
 
