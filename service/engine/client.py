@@ -1,11 +1,41 @@
-"""The asyncio side of the engine: submit requests, receive their events, watch over the process."""
+"""The asyncio side of the engine: submit requests, receive their events, watch over the process.
 
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
+Supervision: when the process dies or falls silent it is started again, and requests in flight are
+submitted again with the tokens they have, so that their streams pause and go on. A request that was
+there at two deaths in a row is ended with an error, as the likely cause.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, Protocol
 
-from service.engine.messages import EngineInfo, Event, Request, Stats
+import msgspec
+
+from service.config import EngineConfig
+from service.engine.child import COMMAND, EngineChild, EngineDiedError, spawn
+from service.engine.messages import (
+    Abort,
+    EngineInfo,
+    Event,
+    Failed,
+    Loading,
+    Ready,
+    Request,
+    Stats,
+    StepReport,
+)
+
+log = logging.getLogger(__name__)
+
+SILENCE_SECONDS = 60.0
+"""An engine that was ready and reports nothing for so long is stuck."""
+MAX_DEATHS = 4
+"""Deaths in a row without becoming ready after which the engine is given up."""
+FIRST_BACKOFF_SECONDS = 0.1
 
 Phase = Literal["starting", "loading", "ready", "restarting", "failed", "stopped"]
 
@@ -39,3 +69,156 @@ class Engine(Protocol):
 
         Raises EngineUnavailableError on entering while the engine isn't ready.
         """
+
+
+class Submission:
+    """A request in flight: its events as they come, and the tokens it has got so far."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.output_ids = list(request.output_ids)
+        self.num_deaths = 0
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._ended = False
+
+    def put(self, event: Event) -> None:
+        self.output_ids += event.token_ids
+        self._events.put_nowait(event)
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return self
+
+    async def __anext__(self) -> Event:
+        if self._ended:
+            raise StopAsyncIteration
+        event = await self._events.get()
+        self._ended = event.finish_reason is not None
+        return event
+
+    def resumed(self) -> Request:
+        return msgspec.structs.replace(self.request, output_ids=self.output_ids)
+
+
+class EngineClient:
+    """Owns the engine process: starts it, restarts it, ends it, and routes its events."""
+
+    def __init__(
+        self, model_path: Path, config: EngineConfig, *, command: Sequence[str] = COMMAND
+    ) -> None:
+        self._model_path = model_path
+        self._config = config
+        self._command = command
+        self._status = EngineStatus("starting")
+        self._info: EngineInfo | None = None
+        self._stats = Stats()
+        self._child: EngineChild | None = None  # set while it is ready
+        self._num_deaths = 0  # in a row, without becoming ready in between
+        self._supervisor: asyncio.Task[None] | None = None
+        self._submissions: dict[str, Submission] = {}
+
+    @property
+    def status(self) -> EngineStatus:
+        return self._status
+
+    @property
+    def info(self) -> EngineInfo | None:
+        return self._info
+
+    @property
+    def stats(self) -> Stats:
+        return self._stats
+
+    async def start(self) -> None:
+        """Begin to start the engine process; `status` tells how far it is."""
+        self._supervisor = asyncio.create_task(self._supervise())
+
+    async def stop(self) -> None:
+        """End the process; whatever is unfinished ends with an error event."""
+        assert self._supervisor is not None, "stopped before it was started"
+        self._supervisor.cancel()
+        await asyncio.wait({self._supervisor})
+        self._give_up(EngineStatus("stopped", "the server is stopping"))
+
+    @asynccontextmanager
+    async def submit(self, request: Request) -> AsyncIterator[AsyncIterator[Event]]:
+        if self._child is None:
+            raise EngineUnavailableError(f"the engine is {self._status.phase}")
+        submission = self._submissions[request.id] = Submission(request)
+        self._child.send(request)
+        try:
+            yield submission
+        finally:
+            unfinished = self._submissions.pop(request.id, None)
+            if unfinished and self._child is not None:
+                self._child.send(Abort(request.id))
+
+    async def _supervise(self) -> None:
+        """Live through one engine process after the other, until none can be had."""
+        while self._num_deaths < MAX_DEATHS:
+            try:
+                async with spawn(self._model_path, self._config, command=self._command) as child:
+                    reason = await self._follow(child)
+                break
+            except EngineDiedError as death:
+                reason = f"the engine process died: {death}"
+                self._on_death(reason)
+                await asyncio.sleep(FIRST_BACKOFF_SECONDS * 2 ** (self._num_deaths - 1))
+        log.critical("giving up: %s", reason)
+        self._give_up(EngineStatus("failed", reason))
+
+    async def _follow(self, child: EngineChild) -> str:
+        """Take in one process's reports; returns only if it says that it can't run, and why."""
+        while True:
+            ready = self._child is child
+            report = await child.receive(patience=SILENCE_SECONDS if ready else None)
+            if isinstance(report, Failed):
+                return report.message
+            self._take(report, child)
+
+    def _take(self, report: Loading | Ready | StepReport, child: EngineChild) -> None:
+        if isinstance(report, StepReport):
+            self._stats = report.stats
+            self._deliver(report.events)
+        elif isinstance(report, Ready):
+            self._on_ready(child, report.info)
+        else:
+            detail = f"{report.phase} {report.detail}".strip()
+            self._status = EngineStatus("loading", detail, report.fraction)
+
+    def _on_ready(self, child: EngineChild, info: EngineInfo) -> None:
+        self._child = child
+        self._info = info
+        self._num_deaths = 0
+        self._status = EngineStatus("ready", fraction=1.0)
+        for submission in self._submissions.values():
+            child.send(submission.resumed())
+
+    def _on_death(self, reason: str) -> None:
+        log.error("%s; starting it again", reason)
+        self._child = None
+        self._stats = Stats()
+        self._num_deaths += 1
+        self._status = EngineStatus("restarting", reason)
+        for submission in list(self._submissions.values()):
+            submission.num_deaths += 1
+            if submission.num_deaths == 2:
+                self._fail(submission, "the engine died twice while it worked on this request")
+
+    def _deliver(self, events: Sequence[Event]) -> None:
+        for event in events:
+            submission = self._submissions.get(event.request_id)
+            if submission is None:
+                continue  # cancelled, while this event was on its way
+            if event.finish_reason:
+                del self._submissions[event.request_id]
+            submission.put(event)
+
+    def _fail(self, submission: Submission, message: str) -> None:
+        name = submission.request.id
+        self._deliver([Event(request_id=name, finish_reason="error", message=message)])
+
+    def _give_up(self, status: EngineStatus) -> None:
+        self._child = None
+        self._status = status
+        for submission in list(self._submissions.values()):
+            self._fail(submission, status.detail)

@@ -1,7 +1,8 @@
 """The words that the API process and the engine process exchange, as msgspec structs.
 
-    API process  -- Request, Abort ------------------------------>  engine process
-                 <-- Loading*, Ready, then a StepReport per step --
+    API process  -- EngineSpec (once, on stdin) ------------------->  engine process
+                 -- Request, Abort -------------------------------->
+                 <- Loading*, then Failed, or Ready and StepReports -
 
 Only token ids cross; text stays in the API process. Sockets are the business of client and process.
 """
@@ -12,8 +13,18 @@ from typing import Literal
 import msgspec
 
 from model.batch import SamplingParams, TokenLogprobs
+from service.config import EngineConfig
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
+
+
+class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine process is started with: the model, the limits, the two ipc addresses."""
+
+    model_path: str
+    config: EngineConfig
+    requests_address: str
+    reports_address: str
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, tag=True):

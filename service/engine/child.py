@@ -1,0 +1,103 @@
+"""One life of the engine process, as the API process sees it: spawn, send, receive, close."""
+
+import asyncio
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from service.config import EngineConfig
+from service.engine.messages import EngineSpec, FromEngine, ToEngine
+
+COMMAND = (sys.executable, "-P", "-m", "service.engine.process")
+GRACE_SECONDS = 2.0
+
+
+class EngineDiedError(RuntimeError):
+    """The engine process has exited, or has been silent for too long."""
+
+
+class EngineChild:
+    def __init__(self, process: asyncio.subprocess.Process, spec: EngineSpec) -> None:
+        self._process = process
+        self._exited = asyncio.ensure_future(process.wait())
+        self._context = zmq.asyncio.Context()
+        self._requests = zmq.Context(self._context).socket(zmq.PUSH)
+        self._requests.set_hwm(0)
+        self._requests.connect(spec.requests_address)  # so that it queues until the other end binds
+        self._reports = self._context.socket(zmq.PULL)
+        self._reports.set_hwm(0)
+        self._reports.bind(spec.reports_address)
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(FromEngine)
+        assert process.stdin is not None
+        self._stdin = process.stdin
+        self._stdin.write(msgspec.json.encode(spec) + b"\n")
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, message: ToEngine) -> None:
+        """Queue a message. It is lost if the process has died, which `receive` will tell."""
+        self._requests.send(self._encoder.encode(message), zmq.NOBLOCK)
+
+    async def receive(self, *, patience: float | None) -> FromEngine:
+        """The next report. Raises EngineDiedError after an exit, `patience` seconds of silence, or
+        a report that can't be read."""
+        report = asyncio.ensure_future(self._reports.recv())
+        await asyncio.wait(
+            {report, self._exited}, timeout=patience, return_when=asyncio.FIRST_COMPLETED
+        )
+        if report.done():
+            try:
+                return self._decoder.decode(report.result())
+            except msgspec.MsgspecError as error:
+                raise EngineDiedError(f"it sent a report that can't be read: {error}") from error
+        report.cancel()
+        if self._exited.done():
+            raise EngineDiedError(describe_exit(self._exited.result()))
+        raise EngineDiedError(f"it was silent for {patience:g} s")
+
+    async def close(self) -> None:
+        """See the process off, by force if need be, and remove the sockets."""
+        self._stdin.close()  # tells the process that it is to end
+        await asyncio.wait({self._exited}, timeout=GRACE_SECONDS)
+        if not self._exited.done():
+            self._process.kill()
+            await self._exited
+        self._requests.close(linger=0)
+        self._context.destroy(linger=0)
+
+
+@asynccontextmanager
+async def spawn(
+    model_path: Path, config: EngineConfig, *, command: Sequence[str] = COMMAND
+) -> AsyncIterator[EngineChild]:
+    """An engine process that ends with the `async with`, however that is left."""
+    with tempfile.TemporaryDirectory(prefix="octavo-") as folder:  # only this user may enter it
+        spec = EngineSpec(
+            model_path=str(model_path),
+            config=config,
+            requests_address=f"ipc://{folder}/requests",
+            reports_address=f"ipc://{folder}/reports",
+        )
+        process = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.PIPE)
+        child = EngineChild(process, spec)
+        try:
+            yield child
+        finally:
+            await child.close()
+
+
+def describe_exit(code: int) -> str:
+    """Put an exit status into words: -9 is most often the kernel, out of memory."""
+    if code >= 0:
+        return f"it ended with status {code}"
+    return f"it was ended by {signal.Signals(-code).name}"

@@ -1,0 +1,173 @@
+"""The engine client against a real child process with a fake model: streams, cancels, deaths."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from model.batch import SamplingParams
+from service.config import EngineConfig
+from service.engine import client as client_module
+from service.engine.client import EngineClient, EngineUnavailableError
+from service.engine.messages import Event, Request
+from tests.fake_engine_process import POISON
+from tests.fakes_engine import generate
+
+
+def make_client(fault: str = "") -> EngineClient:
+    command = (sys.executable, "-m", "tests.fake_engine_process", fault)
+    return EngineClient(Path("some.gguf"), EngineConfig(), command=command)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110 - what is waited for happens in another process
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def running(client: EngineClient) -> AsyncIterator[EngineClient]:
+    await client.start()
+    try:
+        await until(lambda: client.status.phase == "ready")
+        yield client
+    finally:
+        await client.stop()
+    assert client.status.phase == "stopped"
+
+
+def request(name: str, prompt_ids: list[int], max_tokens: int = 8, seed: int = 0) -> Request:
+    sampling = SamplingParams(seed=seed)
+    return Request(id=name, prompt_ids=prompt_ids, max_tokens=max_tokens, sampling=sampling)
+
+
+async def collect(client: EngineClient, wanted: Request) -> tuple[list[int], Event]:
+    async with client.submit(wanted) as events:
+        seen = [event async for event in events]
+    assert [event.finish_reason is None for event in seen[:-1]] == [True] * (len(seen) - 1)
+    return [token_id for event in seen for token_id in event.token_ids], seen[-1]
+
+
+def child_pid(client: EngineClient) -> int:
+    assert client._child is not None
+    return client._child.pid
+
+
+async def _streams() -> None:
+    async with running(make_client()) as client:
+        assert client.info is not None
+        assert client.info.max_model_len == 64
+        wanted = [request(f"r{i}", [i + 1, 2, 3], max_tokens=5 + i) for i in range(20)]
+        results = await asyncio.gather(*(collect(client, one) for one in wanted))
+        for one, (tokens, last) in zip(wanted, results, strict=True):
+            assert tokens == generate(one.prompt_ids, max_tokens=one.max_tokens)
+            assert last.finish_reason == "length"
+        await until(lambda: client.stats.num_free_pages == client.stats.num_pages)
+        assert client.stats.num_steps > 0
+
+
+def test_concurrent_streams_get_the_reference_tokens() -> None:
+    asyncio.run(_streams())
+
+
+async def _cancel() -> None:
+    async with running(make_client()) as client:
+        async with client.submit(request("left", [1, 2], max_tokens=60)) as events:
+            await anext(events)
+            await until(lambda: client.stats.num_running == 1)
+        await until(lambda: client.stats.num_running == 0)
+        assert client.stats.num_free_pages == client.stats.num_pages
+        tokens, _ = await collect(client, request("next", [4, 5]))
+        assert tokens == generate([4, 5], max_tokens=8)
+
+
+def test_leaving_early_cancels_and_frees_the_pages() -> None:
+    asyncio.run(_cancel())
+
+
+async def _kill() -> None:
+    async with running(make_client()) as client:
+        wanted = [request(f"r{i}", [i, 9], max_tokens=60, seed=i) for i in range(8)]
+        tasks = [asyncio.create_task(collect(client, one)) for one in wanted]
+        await until(lambda: client.stats.num_running == 8)
+        os.kill(child_pid(client), signal.SIGKILL)
+        for one, (tokens, _) in zip(wanted, await asyncio.gather(*tasks), strict=True):
+            seed = one.sampling.seed
+            assert tokens == generate(one.prompt_ids, max_tokens=60, seed=seed)
+
+
+def test_streams_outlive_a_killed_engine_with_the_same_tokens() -> None:
+    asyncio.run(_kill())
+
+
+async def _poison() -> None:
+    async with running(make_client("poison")) as client:
+        tokens, last = await collect(client, request("bad", [1, POISON]))
+        assert (tokens, last.finish_reason) == ([], "error")
+        assert "died twice" in last.message
+        await until(lambda: client.status.phase == "ready")
+        tokens, _ = await collect(client, request("good", [1, 2], max_tokens=2))
+        assert tokens == generate([1, 2], max_tokens=2)
+
+
+def test_a_request_that_kills_the_engine_twice_is_ended_and_the_engine_lives() -> None:
+    asyncio.run(_poison())
+
+
+async def _mute() -> None:
+    async with running(make_client("mute")) as client:
+        _, last = await collect(client, request("bad", [1, POISON]))
+        assert last.finish_reason == "error"
+
+
+def test_a_stuck_step_is_a_death(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "SILENCE_SECONDS", 2.5)
+    asyncio.run(_mute())
+
+
+async def _unloadable() -> None:
+    client = make_client("unloadable")
+    await client.start()
+    await until(lambda: client.status.phase == "failed")
+    assert client.status.detail == "no such model: take another"
+    with pytest.raises(EngineUnavailableError, match="failed"):
+        async with client.submit(request("r", [1])):
+            pass
+    await client.stop()
+
+
+def test_a_model_that_cannot_be_run_is_reported_and_not_retried() -> None:
+    asyncio.run(_unloadable())
+
+
+async def _crash_loading() -> None:
+    client = make_client("crash-loading")
+    await client.start()
+    await until(lambda: client.status.phase == "failed")
+    assert "it ended with status 3" in client.status.detail
+    await client.stop()
+
+
+def test_an_engine_that_never_gets_ready_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "FIRST_BACKOFF_SECONDS", 0.001)
+    asyncio.run(_crash_loading())
+
+
+async def _stop() -> None:
+    async with running(make_client()) as client:
+        task = asyncio.create_task(collect(client, request("r", [1], max_tokens=60)))
+        await until(lambda: client.stats.num_running == 1)
+        pid = child_pid(client)
+    _, last = await task
+    assert (last.finish_reason, last.message) == ("error", "the server is stopping")
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_stop_ends_the_process_and_what_is_unfinished() -> None:
+    asyncio.run(_stop())

@@ -1,0 +1,170 @@
+"""The engine process's loop, run in this process: real sockets, a fake model, scripted messages."""
+
+import io
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+import zmq
+
+from model.batch import Runner
+from model.errors import ModelError
+from service.config import EngineConfig
+from service.engine import loop
+from service.engine.engine import Engine
+from service.engine.loop import Channel, Progress, main, run, serve
+from service.engine.messages import (
+    Abort,
+    EngineSpec,
+    Failed,
+    FromEngine,
+    Loading,
+    Ready,
+    Request,
+    StepReport,
+    ToEngine,
+)
+from tests.fakes_engine import FakeRunner, generate
+
+
+class EndOfScriptError(Exception):
+    """Ends the endless loop of `serve`."""
+
+
+class ScriptedChannel(Channel):
+    """Brings the next list of messages at each turn, and keeps what is sent."""
+
+    def __init__(self, *turns: list[ToEngine]) -> None:
+        self.turns = iter(turns)
+        self.waits: list[float] = []
+        self.sent: list[FromEngine] = []
+
+    def receive(self, *, wait_seconds: float) -> Iterator[ToEngine]:
+        self.waits.append(wait_seconds)
+        messages = next(self.turns, None)
+        if messages is None:
+            raise EndOfScriptError
+        yield from messages
+
+    def send(self, message: FromEngine) -> None:
+        self.sent.append(message)
+
+
+def spec(folder: Path) -> EngineSpec:
+    return EngineSpec(
+        model_path="some.gguf",
+        config=EngineConfig(max_batch_tokens=8, max_sequences=2),
+        requests_address=f"ipc://{folder}/requests",
+        reports_address=f"ipc://{folder}/reports",
+    )
+
+
+def test_serve_waits_only_when_idle_and_reports_every_step() -> None:
+    engine = Engine(FakeRunner(), max_batch_tokens=8, max_sequences=2)
+    request = Request(id="a", prompt_ids=[1, 2], max_tokens=3)
+    channel = ScriptedChannel([], [request], [], [], [], [Abort("gone")])
+    with pytest.raises(EndOfScriptError):
+        serve(engine, channel)
+    assert channel.waits == [1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0]
+    reports = [report for report in channel.sent if isinstance(report, StepReport)]
+    tokens = [t for report in reports for event in report.events for t in event.token_ids]
+    assert tokens == generate([1, 2], max_tokens=3)
+    assert [report.stats.num_steps for report in reports] == [0, 1, 2, 3, 3, 3]
+    assert reports[1].stats.step_seconds > 0
+
+
+def test_serve_aborts_what_runs() -> None:
+    engine = Engine(FakeRunner(), max_batch_tokens=8, max_sequences=2)
+    request = Request(id="a", prompt_ids=[1, 2], max_tokens=30)
+    channel = ScriptedChannel([request], [Abort("a")])
+    with pytest.raises(EndOfScriptError):
+        serve(engine, channel)
+    last = channel.sent[-1]
+    assert isinstance(last, StepReport)
+    assert [event.finish_reason for event in last.events] == ["cancelled"]
+
+
+@pytest.fixture
+def parent(tmp_path: Path) -> Iterator[SimpleNamespace]:
+    """The API process's ends of the sockets."""
+    context = zmq.Context()
+    requests = context.socket(zmq.PUSH)
+    requests.connect(spec(tmp_path).requests_address)
+    reports = context.socket(zmq.PULL)
+    reports.bind(spec(tmp_path).reports_address)
+
+    def receive() -> FromEngine:
+        assert reports.poll(10_000), "no report came"
+        return msgspec.msgpack.decode(reports.recv(), type=FromEngine)
+
+    def send(message: ToEngine) -> None:
+        requests.send(msgspec.msgpack.encode(message))
+
+    yield SimpleNamespace(receive=receive, send=send)
+    context.destroy(linger=0)
+
+
+def test_channel_takes_all_messages_that_have_come(tmp_path: Path, parent: SimpleNamespace) -> None:
+    channel = Channel(spec(tmp_path))
+    assert list(channel.receive(wait_seconds=0)) == []
+    sent = [Abort("a"), Request(id="b", prompt_ids=[1], max_tokens=1), Abort("c")]
+    for message in sent:
+        parent.send(message)
+    received: list[ToEngine] = []
+    while len(received) < 3:
+        received += channel.receive(wait_seconds=10)
+    assert received == sent
+    channel.close()
+
+
+def test_run_tells_progress_then_readiness_then_serves(
+    tmp_path: Path, parent: SimpleNamespace
+) -> None:
+    def load(given: EngineSpec, progress: Progress) -> Runner:
+        progress("weights", given.model_path, 0.5)
+        return FakeRunner()
+
+    thread = threading.Thread(target=run, args=(spec(tmp_path), load), daemon=True)
+    thread.start()
+    assert parent.receive() == Loading(phase="weights", detail="some.gguf", fraction=0.5)
+    ready = parent.receive()
+    assert isinstance(ready, Ready)
+    assert ready.info.num_pages == 16
+    parent.send(Request(id="a", prompt_ids=[1], max_tokens=1))
+    events: list[Any] = []
+    while not events:
+        report = parent.receive()
+        assert isinstance(report, StepReport)
+        events += report.events
+    assert events[0].token_ids == generate([1], max_tokens=1)
+
+
+def test_run_reports_a_model_that_cannot_be_run(tmp_path: Path, parent: SimpleNamespace) -> None:
+    def load(spec: EngineSpec, progress: Progress) -> Runner:
+        raise ModelError("no such model: take another")
+
+    run(spec(tmp_path), load)
+    assert parent.receive() == Failed("no such model: take another")
+
+
+def test_main_reads_the_spec_from_stdin_and_ends_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = spec(tmp_path)
+    stdin = io.TextIOWrapper(io.BytesIO(msgspec.json.encode(given) + b"\n"))
+    ended = threading.Event()
+    monkeypatch.setattr(sys, "stdin", stdin)
+    monkeypatch.setattr(os, "_exit", lambda status: ended.set())
+    monkeypatch.setattr(signal, "signal", lambda *args: None)
+    seen: list[EngineSpec] = []
+    monkeypatch.setattr(loop, "run", lambda spec, load: seen.append(spec))
+    main(lambda spec, progress: FakeRunner())
+    assert seen == [given]
+    assert ended.wait(10), "the end of stdin ends the process"
