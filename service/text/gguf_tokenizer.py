@@ -1,0 +1,158 @@
+"""Builds the tokenizer that a GGUF file's metadata describes. Knows the keys, not the file.
+
+GGUF stores the vocabulary and the merges of a byte-level BPE, but of the rest of the tokenizer
+only a name, `tokenizer.ggml.pre`; what the name stands for is in the tokenizer.json of the model
+that it was coined for. Metadata: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md;
+names: the function `get_vocab_base_pre` of llama.cpp's convert_hf_to_gguf.py.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import tokenizers
+from tokenizers import AddedToken, Regex
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.normalizers import NFC, Normalizer
+from tokenizers.pre_tokenizers import ByteLevel, Digits, PreTokenizer, Sequence, Split
+
+from model.errors import ModelError
+from service.text.definition import TokenizerDefinition, surround
+
+CONTROL, USER_DEFINED = 3, 4  # of `tokenizer.ggml.token_type`
+TURN_END_KEYS = ("tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
+
+GPT2_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+CL100K_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{numbers}"
+    r"| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rules:
+    """What a value of `tokenizer.ggml.pre` stands for."""
+
+    pre_tokenizer: PreTokenizer
+    normalizer: Normalizer | None = None
+    ignore_merges: bool = False
+    """A word that is a token stays whole, even where no sequence of merges makes it."""
+    add_bos: bool = False
+    """What holds where the file doesn't say."""
+
+
+def _split(*patterns: str) -> PreTokenizer:
+    """Cut the text by each pattern in turn, every match and every gap a piece of its own."""
+    cuts: list[PreTokenizer] = [Split(Regex(pattern), "isolated") for pattern in patterns]
+    return Sequence([*cuts, ByteLevel(add_prefix_space=False, use_regex=False)])
+
+
+RULES = {
+    # What llama.cpp does with files that name no rules of their own, made before `pre` existed.
+    "default": _Rules(
+        pre_tokenizer=_split(r"[\p{P}$+<=>^~|]+", GPT2_WORDS, r"\p{N}+", "[0-9][0-9][0-9]")
+    ),
+    "gpt-2": _Rules(pre_tokenizer=ByteLevel(add_prefix_space=False)),
+    "llama-bpe": _Rules(
+        pre_tokenizer=_split(CL100K_WORDS.format(numbers=r"\p{N}{1,3}")),
+        ignore_merges=True,
+        add_bos=True,
+    ),
+    "qwen2": _Rules(
+        pre_tokenizer=_split(CL100K_WORDS.format(numbers=r"\p{N}")),
+        normalizer=NFC(),
+    ),
+    "smollm": _Rules(
+        pre_tokenizer=Sequence([Digits(individual_digits=True), ByteLevel(add_prefix_space=False)])
+    ),
+}
+
+
+def read_gguf_tokenizer(metadata: Mapping[str, Any]) -> TokenizerDefinition:
+    """Raises ModelError if octavo can't tokenize the way that the metadata asks for."""
+    rules = _rules(metadata)
+    tokens = _list(metadata, "tokenizer.ggml.tokens", of=str)
+    backend = _backend(metadata, tokens, rules)
+    bos_id = _token_id(metadata, "tokenizer.ggml.bos_token_id", tokens)
+    eos_id = _token_id(metadata, "tokenizer.ggml.eos_token_id", tokens)
+    surround(
+        backend,
+        before=bos_id if metadata.get("tokenizer.ggml.add_bos_token", rules.add_bos) else None,
+        after=eos_id if metadata.get("tokenizer.ggml.add_eos_token", False) else None,
+    )
+    turn_ends = (_token_id(metadata, key, tokens) for key in TURN_END_KEYS)
+    return TokenizerDefinition(
+        backend=backend,
+        bos_id=bos_id,
+        eos_id=eos_id,
+        turn_end_ids=frozenset(token_id for token_id in turn_ends if token_id is not None),
+        chat_template=metadata.get("tokenizer.chat_template"),
+    )
+
+
+def _rules(metadata: Mapping[str, Any]) -> _Rules:
+    model = metadata.get("tokenizer.ggml.model")
+    if model != "gpt2":
+        raise ModelError(
+            f"tokenizer.ggml.model is {model!r}: octavo reads 'gpt2' (byte-level BPE) from GGUF. "
+            "Take the model's Hugging Face folder, with its tokenizer.json"
+        )
+    pre = metadata.get("tokenizer.ggml.pre", "default")
+    if pre not in RULES:
+        raise ModelError(
+            f"tokenizer.ggml.pre is {pre!r}: octavo reads {', '.join(RULES)} from GGUF. "
+            "Take the model's Hugging Face folder, with its tokenizer.json"
+        )
+    return RULES[pre]
+
+
+def _backend(metadata: Mapping[str, Any], tokens: list[str], rules: _Rules) -> tokenizers.Tokenizer:
+    merges = _list(metadata, "tokenizer.ggml.merges", of=str)
+    types = _list(metadata, "tokenizer.ggml.token_type", of=int)
+    bpe = _bpe(tokens, merges, ignore_merges=rules.ignore_merges)
+    backend = tokenizers.Tokenizer(bpe)
+    backend.pre_tokenizer = rules.pre_tokenizer
+    backend.decoder = ByteLevelDecoder()
+    if rules.normalizer is not None:
+        backend.normalizer = rules.normalizer
+    backend.add_tokens(
+        [
+            AddedToken(token, special=type_ == CONTROL, normalized=False)
+            for token, type_ in zip(tokens, types, strict=False)
+            if type_ in (CONTROL, USER_DEFINED)
+        ]
+    )
+    return backend
+
+
+def _bpe(tokens: list[str], merges: list[str], *, ignore_merges: bool) -> BPE:
+    vocab = {token: token_id for token_id, token in enumerate(tokens)}
+    try:
+        pairs = [(left, right) for left, right in (merge.split(" ") for merge in merges)]
+        return BPE(vocab, pairs, ignore_merges=ignore_merges)
+    except Exception as error:  # tokenizers raises nothing narrower
+        raise ModelError(
+            f"tokenizer.ggml.merges doesn't fit tokenizer.ggml.tokens: {error}. "
+            "Download the file again, or convert the model again"
+        ) from error
+
+
+def _list(metadata: Mapping[str, Any], key: str, *, of: type) -> list[Any]:
+    values = metadata.get(key)
+    if not isinstance(values, list) or not all(isinstance(value, of) for value in values):
+        raise ModelError(
+            f"{key} is missing or not a list of {of.__name__}: the GGUF file holds no usable "
+            "tokenizer. Convert the model again, or take its Hugging Face folder"
+        )
+    return values
+
+
+def _token_id(metadata: Mapping[str, Any], key: str, tokens: list[str]) -> int | None:
+    token_id = metadata.get(key)
+    if token_id is None or (isinstance(token_id, int) and 0 <= token_id < len(tokens)):
+        return token_id
+    raise ModelError(
+        f"{key} is {token_id!r}, but the vocabulary ends at {len(tokens) - 1}: "
+        "download the file again, or convert the model again"
+    )
