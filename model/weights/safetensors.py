@@ -1,0 +1,106 @@
+"""The tensors of a Hugging Face model folder, as stored: one safetensors file, or shards of it.
+
+Reads nothing else: formats that unpickle run code, so a folder of them gets advice instead.
+Knows nothing of what the tensors' names mean.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from safetensors import SafetensorError, safe_open
+
+from model.errors import ModelError
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+PLAIN_NAME = re.compile(r"[^/\\\0]+\.safetensors")
+PICKLED = (".bin", ".pt", ".pth", ".ckpt")
+
+
+class Index(msgspec.Struct):
+    """The part of the index file that matters here: which shard holds which tensor."""
+
+    weight_map: dict[str, str]
+
+
+def tensor_names(folder: Path) -> list[str]:
+    names: list[str] = []
+    for file in _files(folder):
+        with _opened(file) as tensors:
+            names.extend(tensors.keys())
+    return names
+
+
+def iter_tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    """Each tensor by its name, in the type it is stored in, from a memory map of its file."""
+    for file in _files(folder):
+        with _opened(file) as tensors:
+            for name in tensors.keys():  # noqa: SIM118, not a dict
+                yield name, tensors.get_tensor(name)
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[Any]:
+    try:
+        with safe_open(file, framework="pt") as tensors:
+            yield tensors
+    except (SafetensorError, OSError) as error:
+        raise ModelError(
+            f"{file} can't be read: {error}. If it is truncated or damaged, download it again"
+        ) from error
+
+
+def _files(folder: Path) -> list[Path]:
+    if (folder / SINGLE).exists():
+        return [_inside(folder, SINGLE)]
+    if (folder / INDEX).exists():
+        return [_inside(folder, name) for name in _shard_names(folder / INDEX)]
+    raise ModelError(_advice(folder))
+
+
+def _shard_names(index: Path) -> list[str]:
+    try:
+        weight_map = msgspec.json.decode(index.read_bytes(), type=Index).weight_map
+    except (OSError, msgspec.MsgspecError, RecursionError) as error:
+        raise ModelError(f"{index} isn't a usable index: {error}. Download it again") from error
+    return sorted(set(weight_map.values()))
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """The file of that name in the folder, which an index from elsewhere must not lead out of."""
+    if not PLAIN_NAME.fullmatch(name):
+        raise ModelError(
+            f"{folder / INDEX} names the shard {name!r}, which isn't the plain name of a "
+            ".safetensors file. Download it again, from a source that you trust"
+        )
+    target = Path(os.path.realpath(folder / name))
+    if not any(target.is_relative_to(home) for home in _homes(Path(os.path.realpath(folder)))):
+        raise ModelError(
+            f"{folder / name} is a link out of its folder, to {target}. Put the file itself there"
+        )
+    return folder / name
+
+
+def _homes(folder: Path) -> list[Path]:
+    """Where a file may really lie. Hugging Face's cache fills snapshots/REVISION/ with links to
+    blobs/ (https://huggingface.co/docs/huggingface_hub/guides/manage-cache)."""
+    in_cache = folder.parent.name == "snapshots"
+    return [folder, folder.parent.parent / "blobs"] if in_cache else [folder]
+
+
+def _advice(folder: Path) -> str:
+    if not folder.is_dir():
+        return f"{folder} isn't a folder: check the path"
+    pickled = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLED)
+    if pickled:
+        return (
+            f"{folder} holds its weights as {pickled[0]}, a format that can run code when it is "
+            "read. Convert it to safetensors, or take a version of the model that is"
+        )
+    return f"{folder} holds neither {SINGLE} nor {INDEX}: download the model's weights into it"
