@@ -59,8 +59,8 @@ def write_sample(path: Path, *, alignment: int | None = None) -> dict[str, np.nd
         "cube": rng.standard_normal((2, 3, 4), dtype=np.float32),
         "half": rng.standard_normal((2, 3)).astype(np.float16),
     }
-    for name, values in tensors.items():
-        writer.add_tensor(name, values)
+    for name, tensor_values in tensors.items():
+        writer.add_tensor(name, tensor_values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
