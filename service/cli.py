@@ -1,0 +1,136 @@
+"""The command line, where octavo is put together: octavo serve | generate | chat | pull.
+
+Errors that a user can mend are one line on stderr: exit code 2 for the command line's own, 1 for
+the rest.
+"""
+
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, cast
+
+import typer
+
+from model.errors import ModelError
+from service import hub, logs, server, terminal
+from service.app import create_app
+from service.config import ConfigError, EngineConfig, ServerConfig
+from service.engine.client import EngineClient, EngineStatus
+from service.flags import with_knobs
+from service.terminal import SamplingConfig
+from service.text.model import TextModel
+
+MODEL_HELP = "An alias, a Hugging Face id (org/name), a folder or a .gguf file."
+
+ModelArgument = Annotated[
+    str, typer.Argument(metavar="MODEL", envvar="OCTAVO_MODEL", help=MODEL_HELP)
+]
+ModelOption = Annotated[
+    str, typer.Option("--model", metavar="MODEL", envvar="OCTAVO_MODEL", help=MODEL_HELP)
+]
+RawOption = Annotated[
+    bool, typer.Option("--raw", help="Go on from the text itself, without the chat template.")
+]
+
+app = typer.Typer(no_args_is_help=True, add_completion=False)
+
+
+def main() -> None:
+    try:
+        app(prog_name="octavo")
+    except ConfigError as error:
+        fail(error, code=2)
+    except (ModelError, server.ListenError, terminal.AnswerError, OSError) as error:
+        fail(error, code=1)
+
+
+def fail(error: Exception, *, code: int) -> None:
+    print(f"octavo: {error}", file=sys.stderr)
+    sys.exit(code)
+
+
+def print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"octavo {version('octavo')}")
+        raise typer.Exit
+
+
+@app.callback()
+def octavo(
+    *,
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=print_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Serve a language model over OpenAI's HTTP API, or talk to one here."""
+
+
+@app.command()
+@with_knobs
+def serve(
+    model: ModelArgument = hub.DEFAULT_MODEL,
+    *,
+    engine: EngineConfig,
+    server_config: ServerConfig,
+) -> None:
+    """Serve MODEL over HTTP, by OpenAI's API."""
+    logs.configure(server_config.log_format)
+    listener = server.bind(server_config.host, server_config.port)  # before anything is fetched
+    path = hub.resolve(model)
+    names = server_config.served_model_name or hub.public_names(model)
+    client = EngineClient(path, engine)
+    api = create_app(client, text_loader(path), replace(server_config, served_model_name=names))
+    server.run(api, listener, lambda: cast(EngineStatus, api.state.served.status))
+
+
+@app.command()
+@with_knobs
+def generate(
+    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="What to answer.")],
+    *,
+    model: ModelOption = hub.DEFAULT_MODEL,
+    raw: RawOption = False,
+    sampling: SamplingConfig,
+    engine: EngineConfig,
+) -> None:
+    """Answer PROMPT in the terminal, without a server."""
+    with open_session(model, sampling, engine) as session:
+        if raw:
+            session.complete(prompt)
+        else:
+            session.reply([{"role": "user", "content": prompt}])
+
+
+@app.command()
+@with_knobs
+def chat(
+    *,
+    model: ModelOption = hub.DEFAULT_MODEL,
+    sampling: SamplingConfig,
+    engine: EngineConfig,
+) -> None:
+    """Talk with MODEL in the terminal, without a server."""
+    with open_session(model, sampling, engine) as session:
+        terminal.chat(session)
+
+
+@app.command()
+def pull(model: ModelArgument = hub.DEFAULT_MODEL) -> None:
+    """Fetch MODEL, unless it is here already, and print its path."""
+    print(hub.resolve(model))
+
+
+def open_session(
+    model: str, sampling: SamplingConfig, engine: EngineConfig
+) -> AbstractContextManager[terminal.Session]:
+    path = hub.resolve(model)
+    return terminal.open_session(EngineClient(path, engine), text_loader(path), sampling)
+
+
+def text_loader(path: Path) -> Callable[[], TextModel]:
+    return partial(TextModel.load, path)

@@ -1,0 +1,231 @@
+"""Answers in the terminal, from an engine of its own: no server, one conversation at a time.
+
+An event loop in a thread drives the engine, so that the main thread may wait for the keyboard:
+Ctrl-C there cancels the answer as a client who goes away does.
+"""
+
+import asyncio
+import contextlib
+import secrets
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from model.batch import SamplingParams
+from model.errors import ModelError
+from service.config import knob, require
+from service.engine.client import Engine, EngineStatus, EngineUnavailableError
+from service.engine.messages import Request
+from service.text.chat_template import ChatTemplateError
+from service.text.model import TextModel
+
+with contextlib.suppress(ImportError):  # gives input() history and editing, where Python has it
+    import readline  # noqa: F401
+
+POLL_SECONDS = 0.05
+CLEAR_LINE = "\r\x1b[K"
+CHAT_HELP = "Ctrl-C stops an answer, /reset forgets the conversation, /exit or Ctrl-D leaves."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingConfig:
+    """How answers in the terminal are drawn."""
+
+    temperature: float = knob(0.7, "0 takes the most likely token each time.")
+    top_p: float = knob(0.95, "Draw from the most likely tokens that reach this probability.")
+    max_tokens: int = knob(1024, "Most tokens of an answer.")
+    seed: int | None = knob(None, "Draw the same answer again; random if not given.")
+
+    def __post_init__(self) -> None:
+        require(0 <= self.temperature <= 2, "temperature", self.temperature, "take 0 to 2")
+        require(0 < self.top_p <= 1, "top_p", self.top_p, "take more than 0, up to 1")
+        require(self.max_tokens >= 1, "max_tokens", self.max_tokens, "take 1 or more")
+
+    def params(self) -> SamplingParams:
+        seed = secrets.randbits(63) if self.seed is None else self.seed
+        return SamplingParams(temperature=self.temperature, top_p=self.top_p, seed=seed)
+
+
+class AnswerError(RuntimeError):
+    """There is no answer to give; the message says why and what to do."""
+
+
+class LocalEngine(Engine, Protocol):
+    """An engine that is ours to start and stop."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+class Session:
+    """A loaded model that answers one prompt after the other. Its methods block."""
+
+    def __init__(
+        self,
+        engine: LocalEngine,
+        text: TextModel,
+        config: SamplingConfig,
+        run: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        self._engine = engine
+        self._text = text
+        self._config = config
+        self._run = run
+
+    def complete(self, prompt: str) -> None:
+        """Print how the prompt goes on."""
+        self._print_answer(self._text.tokenizer.encode(prompt), print_piece)
+
+    def reply(self, messages: list[dict[str, str]]) -> None:
+        """Print the answer to a conversation, and append as much of it as was printed."""
+        pieces: list[str] = []
+
+        def keep(piece: str) -> None:
+            pieces.append(piece)
+            print_piece(piece)
+
+        try:
+            self._print_answer(self._encode_chat(messages), keep)
+        finally:
+            messages.append({"role": "assistant", "content": "".join(pieces)})
+
+    def _encode_chat(self, messages: list[dict[str, str]]) -> list[int]:
+        try:
+            prompt = self._text.chat_template.render(messages)
+        except ChatTemplateError as error:
+            raise AnswerError(str(error)) from None
+        return self._text.tokenizer.encode(prompt, add_special_tokens=False)
+
+    def _print_answer(self, prompt_ids: list[int], write: Callable[[str], None]) -> None:
+        try:
+            self._run(self._stream(prompt_ids, write))
+        except EngineUnavailableError as error:
+            raise AnswerError(f"{error}: try again") from None
+        finally:
+            print()
+
+    async def _stream(self, prompt_ids: list[int], write: Callable[[str], None]) -> None:
+        request = self._request(prompt_ids)
+        detokenizer = self._text.tokenizer.detokenizer()
+        async with self._engine.submit(request) as events:
+            async for event in events:
+                write("".join(map(detokenizer.push, event.token_ids)))
+                if event.finish_reason == "error":
+                    raise AnswerError(event.message)
+        write(detokenizer.flush())
+
+    def _request(self, prompt_ids: list[int]) -> Request:
+        assert self._engine.info is not None, "the engine is ready"
+        room = self._engine.info.max_model_len - len(prompt_ids)
+        if not prompt_ids or room < 1:
+            raise AnswerError(
+                f"the prompt has {len(prompt_ids)} tokens: this model takes 1 to "
+                f"{self._engine.info.max_model_len - 1}, the answer included"
+            )
+        return Request(
+            id=uuid.uuid4().hex,
+            prompt_ids=prompt_ids,
+            max_tokens=min(self._config.max_tokens, room),
+            sampling=self._config.params(),
+            stop_token_ids=self._text.tokenizer.eos_ids,
+        )
+
+
+@contextlib.contextmanager
+def open_session(
+    engine: LocalEngine, load_text: Callable[[], TextModel], config: SamplingConfig
+) -> Iterator[Session]:
+    """Load the model, and end the engine when the session is left."""
+    with background_loop() as run:
+        run(engine.start())
+        try:
+            text = load_text()
+            run(until_ready(engine))
+            yield Session(engine, text, config, run)
+        finally:
+            run(engine.stop())
+
+
+@contextlib.contextmanager
+def background_loop() -> Iterator[Callable[[Coroutine[Any, Any, None]], None]]:
+    """Gives a function that runs a coroutine in the loop's thread and waits for its end."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="engine loop")
+
+    def run(coroutine: Coroutine[Any, Any, None]) -> None:
+        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+        try:
+            future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            raise
+
+    thread.start()
+    try:
+        yield run
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+async def until_ready(engine: Engine) -> None:
+    """Show what is being loaded, on a terminal. Raises ModelError if the engine can't start."""
+    while (status := engine.status).phase != "ready":
+        if status.phase == "failed":
+            raise ModelError(status.detail)
+        show(describe(status))
+        await asyncio.sleep(POLL_SECONDS)
+    show("")
+
+
+def describe(status: EngineStatus) -> str:
+    share = f" {status.fraction:.0%}" if status.fraction else ""
+    return f"{status.phase} {status.detail}{share}"
+
+
+def show(line: str) -> None:
+    if sys.stderr.isatty():
+        print(f"{CLEAR_LINE}{line}", end="", file=sys.stderr, flush=True)
+
+
+def print_piece(piece: str) -> None:
+    print(piece, end="", flush=True)
+
+
+def chat(session: Session) -> None:
+    """Take turns until the user leaves."""
+    print(CHAT_HELP)
+    messages: list[dict[str, str]] = []
+    while (line := read_line()) not in (None, "/exit"):
+        if line == "/reset":
+            messages.clear()
+        elif line:
+            take_turn(session, messages, line)
+
+
+def read_line() -> str | None:
+    """What the user typed; None at the end of input."""
+    try:
+        return input("\n> ").strip()
+    except EOFError:
+        print()
+        return None
+    except KeyboardInterrupt:
+        print(f"\n{CHAT_HELP}")
+        return ""
+
+
+def take_turn(session: Session, messages: list[dict[str, str]], line: str) -> None:
+    messages.append({"role": "user", "content": line})
+    try:
+        session.reply(messages)
+    except KeyboardInterrupt:
+        pass  # what was printed of the answer stays in the conversation
+    except AnswerError as error:
+        del messages[-2:]  # the turn can be tried again
+        print(f"octavo: {error}", file=sys.stderr)

@@ -1,0 +1,69 @@
+"""Knobs are validated once, with a message that names knob, value and remedy; all are listed."""
+
+from dataclasses import Field, fields
+from typing import Any
+
+import pytest
+
+from service.config import ConfigError, EngineConfig, ServerConfig
+from service.terminal import SamplingConfig
+
+# A new knob needs a reason in writing, and a line here.
+KNOBS = {
+    EngineConfig: [
+        "max_batch_tokens",
+        "max_sequences",
+        "max_model_len",
+        "kv_cache_memory",
+        "threads",
+    ],
+    ServerConfig: ["host", "port", "served_model_name", "max_body_bytes", "log_format"],
+    SamplingConfig: ["temperature", "top_p", "max_tokens", "seed"],
+}
+
+
+@pytest.mark.parametrize("config", KNOBS)
+def test_all_knobs_are_listed(config: type[Any]) -> None:
+    assert [field.name for field in fields(config)] == KNOBS[config]
+
+
+@pytest.mark.parametrize("field", [field for config in KNOBS for field in fields(config)])
+def test_every_knob_is_explained_in_a_sentence(field: Field[Any]) -> None:
+    assert field.metadata["help"].endswith(".")
+
+
+@pytest.mark.parametrize("config", KNOBS)
+def test_defaults_are_valid(config: type[Any]) -> None:
+    assert config() == config()
+
+
+@pytest.mark.parametrize(
+    ("config", "name", "value", "remedy"),
+    [
+        (EngineConfig, "max_batch_tokens", 0, "take 1 or more"),
+        (EngineConfig, "max_sequences", 0, "take 1 to 512, as --max-batch-tokens allows"),
+        (EngineConfig, "max_sequences", 513, "take 1 to 512, as --max-batch-tokens allows"),
+        (EngineConfig, "max_model_len", -1, "take 0 (automatic) or more"),
+        (EngineConfig, "kv_cache_memory", -1, "take 0 (automatic) or more"),
+        (EngineConfig, "threads", -1, "take 0 (automatic) or more"),
+        (ServerConfig, "port", -1, "take 0 to 65535"),
+        (ServerConfig, "port", 65536, "take 0 to 65535"),
+        (ServerConfig, "max_body_bytes", 0, "take 1 or more"),
+        (ServerConfig, "log_format", "xml", "take one of ('auto', 'json', 'pretty')"),
+        (SamplingConfig, "temperature", -0.1, "take 0 to 2"),
+        (SamplingConfig, "temperature", float("nan"), "take 0 to 2"),
+        (SamplingConfig, "top_p", 0.0, "take more than 0, up to 1"),
+        (SamplingConfig, "top_p", 1.1, "take more than 0, up to 1"),
+        (SamplingConfig, "max_tokens", 0, "take 1 or more"),
+    ],
+)
+def test_bad_values_are_named(config: type[Any], name: str, value: object, remedy: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        config(**{name: value})
+    assert str(error.value) == f"--{name.replace('_', '-')} is {value!r}: {remedy}"
+
+
+def test_a_batch_has_room_for_its_sequences() -> None:
+    assert EngineConfig(max_batch_tokens=8, max_sequences=8).max_sequences == 8
+    with pytest.raises(ConfigError, match=r"--max-sequences is 9: take 1 to 8"):
+        EngineConfig(max_batch_tokens=8, max_sequences=9)

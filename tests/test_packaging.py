@@ -1,0 +1,70 @@
+"""What we would publish works: sdist, wheel from it, and the command in a fresh environment."""
+
+import json
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+ASK_METADATA = """
+import json, service
+from importlib.metadata import packages_distributions
+owners = packages_distributions()
+print(json.dumps([service.__file__, owners["service"], owners["model"]]))
+"""
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the sdist, and the wheel that was built from it."""
+    folder = tmp_path_factory.mktemp("dist")
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir"]
+    run(*build, folder, ROOT, cwd=folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def fresh(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bin folder of an environment with our wheel, and our dependencies by reference."""
+    folder = tmp_path_factory.mktemp("fresh")
+    run(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder)
+    pip: list[str | Path] = [sys.executable, "-m", "pip", "--python", folder / "bin/python"]
+    run(*pip, "install", "--no-deps", *dist.glob("*.whl"), cwd=folder)
+    site_packages = sysconfig.get_path("purelib", vars={"base": str(folder)})
+    (Path(site_packages) / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    return folder / "bin"
+
+
+def test_sdist_holds_what_a_packager_needs(dist: Path) -> None:
+    with tarfile.open(next(dist.glob("*.tar.gz"))) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "tests/conftest.py"} <= names
+    assert not {name.split("/")[0] for name in names} & {".venv", ".git", "dist"}
+
+
+def test_wheel_holds_only_our_packages(dist: Path) -> None:
+    with zipfile.ZipFile(next(dist.glob("*.whl"))) as archive:
+        tops = {name.split("/")[0] for name in archive.namelist()}
+    assert tops == {"service", "model", f"octavo-{version('octavo')}.dist-info"}
+
+
+def test_command_works_in_a_fresh_environment(fresh: Path) -> None:
+    assert run(fresh / "octavo", "--version", cwd=fresh) == f"octavo {version('octavo')}\n"
+
+
+def test_our_modules_are_ours_there(fresh: Path) -> None:
+    file, *owners = json.loads(run(fresh / "python", "-c", ASK_METADATA, cwd=fresh))
+    assert Path(file).is_relative_to(fresh.parent)
+    assert owners == [["octavo"], ["octavo"]]
