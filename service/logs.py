@@ -1,0 +1,85 @@
+"""Log lines: JSON for machines, columns for people, each with the id of the request at hand.
+
+Knows stdlib logging only. Prompts, outputs and keys are never handed to it.
+"""
+
+import json
+import logging
+import sys
+import time
+from contextvars import ContextVar
+from typing import Any
+
+_request_id: ContextVar[str] = ContextVar("request_id", default="")
+_request_notes: ContextVar[dict[str, Any]] = ContextVar("request_notes")
+
+
+def begin_request(request_id: str) -> dict[str, Any]:
+    """Bind the id to all that is logged from here on; what `note` collects is in the result."""
+    _request_id.set(request_id)
+    notes: dict[str, Any] = {}
+    _request_notes.set(notes)
+    return notes
+
+
+def current_request_id() -> str:
+    return _request_id.get()
+
+
+def note(**fields: Any) -> None:
+    """Add fields, such as token counts, to the line that will be written of this request."""
+    _request_notes.get().update(fields)
+
+
+class _RequestIdFilter(logging.Filter):
+    """Stamps the id at the call, in the context of the request."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.request_id = current_request_id()
+        return True
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line; `extra={"fields": {...}}` adds keys of its own."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": _utc(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if request_id := getattr(record, "request_id", ""):
+            line["request_id"] = request_id
+        line |= getattr(record, "fields", {})
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+class PrettyFormatter(logging.Formatter):
+    """`12:34:56 INFO  message  key=value …`, with a traceback below where there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields: dict[str, Any] = dict(getattr(record, "fields", {}))
+        if request_id := getattr(record, "request_id", ""):
+            fields["request_id"] = request_id
+        clock = time.strftime("%H:%M:%S", time.localtime(record.created))
+        pairs = "".join(f"  {key}={value}" for key, value in fields.items())
+        line = f"{clock} {record.levelname:<7} {record.getMessage()}{pairs}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def _utc(seconds: float) -> str:
+    return (
+        time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{int(seconds % 1 * 1e3):03}Z"
+    )
+
+
+def configure(log_format: str) -> None:
+    """Send all loggers, the server library's too, to stderr: "json", "pretty", or "auto"."""
+    pretty = log_format == "pretty" or (log_format == "auto" and sys.stderr.isatty())
+    handler = logging.StreamHandler()
+    handler.addFilter(_RequestIdFilter())
+    handler.setFormatter(PrettyFormatter() if pretty else JsonFormatter())
+    logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
