@@ -1,0 +1,146 @@
+"""Deltas to answers: the events of a stream, or one object when all has come.
+
+What is the same for chat and completions; each brings its own words as a Dialect.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from service.api.choice import Delta, LogprobEntry
+from service.api.generation import Generation
+from service.api.responses import JsonResponse
+from service.api.schema import StreamOptions
+from service.api.served import Ticket
+from service.api.sse import EventStream, Write, event, while_connected
+
+Logprobs = Sequence[LogprobEntry]
+
+PLACEHOLDER = "\0"
+PLACEHOLDER_JSON = orjson.dumps(PLACEHOLDER)
+
+
+class Dialect(Protocol):
+    """How one route spells the parts of an answer."""
+
+    object: str
+    chunk_object: str
+
+    def opening(self, index: int) -> list[dict[str, Any]]:
+        """Choices to send before a choice's first text: one, or none."""
+
+    def chunk(
+        self, index: int, text: str | None, logprobs: Logprobs | None, finish_reason: str | None
+    ) -> dict[str, Any]:
+        """A choice in a stream; without text where only its end is told."""
+
+    def choice(
+        self, index: int, text: str, logprobs: Logprobs | None, finish_reason: str | None
+    ) -> dict[str, Any]:
+        """A choice that is whole."""
+
+
+async def answer(request: Request, generation: Generation, dialect: Dialect) -> Response:
+    if generation.asked.stream:
+        return EventStream(partial(_write_stream, generation, dialect))
+    return await _whole(request, generation, dialect)
+
+
+async def _write_stream(generation: Generation, dialect: Dialect, write: Write) -> None:
+    chunks = ChunkEncoder(generation, dialect)
+
+    async def emit(delta: Delta) -> None:
+        await write(chunks.encode(delta))
+
+    await generation.run(emit)
+    if chunks.options.include_usage:
+        await write(chunks.usage())
+
+
+class ChunkEncoder:
+    """Deltas to events. Text without more, which is nearly all of a stream, goes by a template."""
+
+    def __init__(self, generation: Generation, dialect: Dialect) -> None:
+        self.options = generation.asked.stream_options or StreamOptions()
+        self._generation = generation
+        self._dialect = dialect
+        self._envelope = _envelope(generation.ticket, dialect.chunk_object)
+        self._templates: dict[int, tuple[bytes, bytes]] = {}
+
+    def encode(self, delta: Delta) -> bytes:
+        """All that is to be sent of a delta, in one piece."""
+        events = b""
+        if delta.index not in self._templates:
+            self._templates[delta.index] = self._template(delta.index)
+            events = b"".join(map(self._event, self._dialect.opening(delta.index)))
+        if delta.text or delta.logprobs:
+            events += self._text(delta)
+        if delta.finish_reason is not None:
+            events += self._event(self._chunk(delta.index, finish_reason=delta.finish_reason))
+        return events
+
+    def _text(self, delta: Delta) -> bytes:
+        if delta.logprobs or self.options.continuous_usage_stats:
+            return self._event(self._chunk(delta.index, delta.text, delta.logprobs or None))
+        before, after = self._templates[delta.index]
+        return before + orjson.dumps(delta.text) + after
+
+    def _template(self, index: int) -> tuple[bytes, bytes]:
+        """The event of a text, cut where the text goes."""
+        before, after = self._event(self._chunk(index, PLACEHOLDER)).rsplit(PLACEHOLDER_JSON, 1)
+        return before, after
+
+    def _chunk(
+        self,
+        index: int,
+        text: str | None = None,
+        logprobs: Logprobs | None = None,
+        finish_reason: str | None = None,
+    ) -> dict[str, Any]:
+        return self._dialect.chunk(index, text, logprobs, finish_reason)
+
+    def _event(self, choice: dict[str, Any]) -> bytes:
+        return event(self._envelope | {"choices": [choice]} | self._usage_so_far())
+
+    def _usage_so_far(self) -> dict[str, Any]:
+        if self.options.continuous_usage_stats:
+            return {"usage": self._generation.usage.as_dict()}
+        return {"usage": None} if self.options.include_usage else {}
+
+    def usage(self) -> bytes:
+        """The event after all choices."""
+        return event(self._envelope | {"choices": [], "usage": self._generation.usage.as_dict()})
+
+
+async def _whole(request: Request, generation: Generation, dialect: Dialect) -> Response:
+    deltas: list[list[Delta]] = [[] for _ in generation.choices]
+
+    async def emit(delta: Delta) -> None:
+        deltas[delta.index].append(delta)
+
+    await while_connected(generation.run(emit), request.receive)
+    choices = [_join(index, parts, generation, dialect) for index, parts in enumerate(deltas)]
+    usage = generation.usage.as_dict()
+    return JsonResponse(
+        _envelope(generation.ticket, dialect.object) | {"choices": choices, "usage": usage}
+    )
+
+
+def _join(
+    index: int, parts: Sequence[Delta], generation: Generation, dialect: Dialect
+) -> dict[str, Any]:
+    asks_logprobs = generation.asked.num_logprobs is not None
+    return dialect.choice(
+        index,
+        "".join(part.text for part in parts),
+        [entry for part in parts for entry in part.logprobs] if asks_logprobs else None,
+        parts[-1].finish_reason,
+    )
+
+
+def _envelope(ticket: Ticket, object: str) -> dict[str, Any]:
+    return {"id": ticket.id, "object": object, "created": ticket.created, "model": ticket.model}

@@ -1,0 +1,114 @@
+"""What this process serves: one model under some names, and whether it can take requests now."""
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, cast
+
+from fastapi import Depends
+from starlette.requests import Request
+
+from model.errors import ModelError
+from service.api.errors import model_not_found, unavailable
+from service.engine.client import Engine, EngineStatus
+from service.engine.messages import EngineInfo
+from service.metrics import Metrics
+from service.text.model import TextModel
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """One call that was taken: what all chunks of its answer share."""
+
+    id: str
+    model: str
+    created: int
+    started: float
+    """On the monotonic clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """All that a route needs to generate; exists only while requests can be taken."""
+
+    engine: Engine
+    info: EngineInfo
+    text: TextModel
+    metrics: Metrics
+    names: Sequence[str]
+    max_body_bytes: int
+
+    def ticket(self, prefix: str, asked_name: str | None) -> Ticket:
+        """Refuses a name that isn't served; the first name is the default."""
+        name = asked_name if asked_name is not None else self.names[0]
+        if name not in self.names:
+            raise model_not_found(name, self.names)
+        return Ticket(f"{prefix}-{uuid.uuid4().hex}", name, int(time.time()), time.monotonic())
+
+
+class ServedModel:
+    def __init__(
+        self, engine: Engine, metrics: Metrics, *, names: Sequence[str], max_body_bytes: int
+    ) -> None:
+        self.names = names
+        self.metrics = metrics
+        self.created = int(time.time())
+        self._engine = engine
+        self._max_body_bytes = max_body_bytes
+        self._text: TextModel | None = None
+        self._text_error = ""
+
+    @property
+    def info(self) -> EngineInfo | None:
+        return self._engine.info
+
+    @property
+    def status(self) -> EngineStatus:
+        """The engine's, unless it is the text side that keeps requests out."""
+        status = self._engine.status
+        if self._text_error:
+            return EngineStatus("failed", self._text_error)
+        if self._text is None and status.phase == "ready":
+            return EngineStatus("loading", "tokenizer", status.fraction)
+        return status
+
+    async def load(self, load_text: Callable[[], TextModel]) -> None:
+        """Read the tokenizer, off the event loop; `status` tells how that ended."""
+        try:
+            self._text = await asyncio.to_thread(load_text)
+        except Exception as error:
+            log.critical("no tokenizer: %s", error, exc_info=not isinstance(error, ModelError))
+            self._text_error = str(error) or type(error).__name__
+
+    def serving(self) -> Serving:
+        phase = self.status.phase
+        if phase != "ready":
+            raise unavailable(f"The model is {phase}; try again in a moment.", code=phase)
+        assert self._engine.info is not None
+        assert self._text is not None
+        return Serving(
+            engine=self._engine,
+            info=self._engine.info,
+            text=self._text,
+            metrics=self.metrics,
+            names=self.names,
+            max_body_bytes=self._max_body_bytes,
+        )
+
+
+async def get_served(request: Request) -> ServedModel:
+    return cast(ServedModel, request.app.state.served)
+
+
+async def get_serving(served: Annotated[ServedModel, Depends(get_served)]) -> Serving:
+    return served.serving()
+
+
+Served = Annotated[ServedModel, Depends(get_served)]
+Ready = Annotated[Serving, Depends(get_serving)]
+"""Of routes that generate: answered with 503 while the model can't."""
