@@ -1,0 +1,80 @@
+"""The outermost middleware: a request's id, its line in the log, and the last resort.
+
+Pure ASGI, so that the events of a stream pass through it one by one.
+"""
+
+import logging
+import re
+import time
+import uuid
+from typing import Any
+from urllib.parse import quote
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.api.errors import as_api_error
+from service.logs import begin_request
+
+log = logging.getLogger("octavo.access")
+
+SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+CLIENT_CLOSED_REQUEST = 499
+"""nginx's status for the log line of a client that left; nobody is there to receive it."""
+MAX_PATH_LEN = 200
+
+
+class RequestContext:
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        exchange = _Exchange(scope, send)
+        try:
+            await self._app(scope, receive, exchange.send)
+        except ClientDisconnect:
+            exchange.status = CLIENT_CLOSED_REQUEST
+        except Exception as error:
+            await exchange.fail(error, scope, receive)
+        finally:
+            exchange.log()
+
+
+class _Exchange:
+    """One request and its answer, as far as they concern the log."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        asked_id = Headers(scope=scope).get("x-request-id", "")
+        self.id = asked_id if SANE_ID.fullmatch(asked_id) else uuid.uuid4().hex
+        self.status = 0
+        self._notes = begin_request(self.id)
+        self._method = scope["method"]
+        self._path = quote(scope["path"])[:MAX_PATH_LEN]
+        self._send = send
+        self._started = time.monotonic()
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            MutableHeaders(scope=message)["x-request-id"] = self.id
+        await self._send(message)
+
+    async def fail(self, error: Exception, scope: Scope, receive: Receive) -> None:
+        """Nobody handled it: say 500 if something can still be said, else cut the connection."""
+        if self.status:
+            raise error
+        await as_api_error(error).response()(scope, receive, self.send)
+
+    def log(self) -> None:
+        fields: dict[str, Any] = {
+            "method": self._method,
+            "path": self._path,
+            "status": self.status,
+            "seconds": round(time.monotonic() - self._started, 4),
+            **self._notes,
+        }
+        log.info("%s %s %d", self._method, self._path, self.status, extra={"fields": fields})
