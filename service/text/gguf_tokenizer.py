@@ -16,9 +16,10 @@ from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
 from tokenizers.normalizers import NFC, Normalizer
 from tokenizers.pre_tokenizers import ByteLevel, Digits, PreTokenizer, Sequence, Split
+from tokenizers.processors import PostProcessor, TemplateProcessing
 
 from model.errors import ModelError
-from service.text.definition import TokenizerDefinition, surround
+from service.text.definition import TokenizerDefinition
 
 CONTROL, USER_DEFINED = 3, 4  # of `tokenizer.ggml.token_type`
 TURN_END_KEYS = ("tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
@@ -76,8 +77,7 @@ def read_gguf_tokenizer(metadata: Mapping[str, Any]) -> TokenizerDefinition:
     backend = _backend(metadata, tokens, rules)
     bos_id = _token_id(metadata, "tokenizer.ggml.bos_token_id", tokens)
     eos_id = _token_id(metadata, "tokenizer.ggml.eos_token_id", tokens)
-    surround(
-        backend,
+    backend.post_processor = _around(
         before=bos_id if metadata.get("tokenizer.ggml.add_bos_token", rules.add_bos) else None,
         after=eos_id if metadata.get("tokenizer.ggml.add_eos_token", False) else None,
     )
@@ -99,12 +99,13 @@ def _rules(metadata: Mapping[str, Any]) -> _Rules:
             "Take the model's Hugging Face folder, with its tokenizer.json"
         )
     pre = metadata.get("tokenizer.ggml.pre", "default")
-    if pre not in RULES:
+    rules = RULES.get(str(pre))
+    if rules is None:
         raise ModelError(
             f"tokenizer.ggml.pre is {pre!r}: octavo reads {', '.join(RULES)} from GGUF. "
             "Take the model's Hugging Face folder, with its tokenizer.json"
         )
-    return RULES[pre]
+    return rules
 
 
 def _backend(metadata: Mapping[str, Any], tokens: list[str], rules: _Rules) -> tokenizers.Tokenizer:
@@ -136,6 +137,16 @@ def _bpe(tokens: list[str], merges: list[str], *, ignore_merges: bool) -> BPE:
             f"tokenizer.ggml.merges doesn't fit tokenizer.ggml.tokens: {error}. "
             "Download the file again, or convert the model again"
         ) from error
+
+
+def _around(*, before: int | None, after: int | None) -> PostProcessor:
+    """Puts these ids around a text's own, when it is encoded with special tokens."""
+    begin = [] if before is None else [("before", before)]
+    end = [] if after is None else [("after", after)]
+    return TemplateProcessing(
+        single=[*(name for name, _ in begin), "$A", *(name for name, _ in end)],
+        special_tokens=[*begin, *end],
+    )
 
 
 def _list(metadata: Mapping[str, Any], key: str, *, of: type) -> list[Any]:

@@ -15,7 +15,7 @@ from typing import Any
 import tokenizers
 
 from model.errors import ModelError
-from service.text.definition import TokenizerDefinition, surround
+from service.text.definition import TokenizerDefinition
 
 
 def read_hf_tokenizer(folder: Path) -> TokenizerDefinition:
@@ -24,12 +24,6 @@ def read_hf_tokenizer(folder: Path) -> TokenizerDefinition:
     config = _json(folder / "special_tokens_map.json") | _json(folder / "tokenizer_config.json")
     bos_id = _token_id(backend, config, "bos_token")
     eos_id = _token_id(backend, config, "eos_token")
-    if "add_bos_token" in config or "add_eos_token" in config:
-        surround(
-            backend,
-            before=bos_id if config.get("add_bos_token") else None,
-            after=eos_id if config.get("add_eos_token") else None,
-        )
     return TokenizerDefinition(
         backend=backend,
         bos_id=bos_id,
