@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-from hypothesis import example, given, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from service.text.stops import StopChecker
 
@@ -20,6 +20,7 @@ def reference(text: str, stops: Sequence[str], *, include_stop: bool) -> tuple[s
     return text, None
 
 
+@settings(deadline=None)
 @given(text=TEXTS, stops=STOPS, cuts=st.sets(st.integers(0, 30)), include_stop=st.booleans())
 @example(text="abcd", stops=["abcd", "bc"], cuts=set(), include_stop=False)
 @example(text="aab", stops=["ab", "aab"], cuts={2}, include_stop=False)
@@ -33,6 +34,7 @@ def test_every_cut_gives_the_text_up_to_the_first_complete_stop(
     assert (got, checker.matched) == reference(text, stops, include_stop=include_stop)
 
 
+@settings(deadline=None)
 @given(text=TEXTS, stops=STOPS)
 def test_exactly_the_longest_possible_beginning_of_a_stop_is_held_back(
     text: str, stops: list[str]
