@@ -210,8 +210,9 @@ def chat(session: Session) -> None:
 
 def read_line() -> str | None:
     """What the user typed; None at the end of input."""
+    print()
     try:
-        return input("\n> ").strip()
+        return input("> ").strip()
     except EOFError:
         print()
         return None
