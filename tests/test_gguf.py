@@ -2,6 +2,8 @@
 
 import os
 import struct
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -141,6 +143,14 @@ def test_header_honours_the_alignment(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_default_model_equals_the_reference_reader(smollm2_path: Path) -> None:
     assert_same_header(smollm2_path)
+
+
+def test_the_header_is_read_without_torch_and_numpy() -> None:
+    check = (
+        "import sys, model.weights.gguf; "
+        "sys.exit(sorted({'torch', 'numpy', 'gguf'} & sys.modules.keys()) or 0)"
+    )
+    subprocess.run([sys.executable, "-c", check], check=True)
 
 
 def test_version_2_is_read(tmp_path: Path) -> None:
