@@ -248,7 +248,7 @@ class _Parser:
         return start
 
     def _past_end(self, start: int, num_bytes: int) -> ModelError:
-        limit = "the file's end" if self.end == len(self.data) else "the largest header"
+        limit = "the file's end" if self.end == len(self.data) else "the most a header may take"
         return self._damage(f"{num_bytes} bytes at byte {start} run past {limit}, {self.end}")
 
     def _damage(self, fault: str) -> ModelError:
