@@ -5,6 +5,7 @@ from typing import Any
 import orjson
 import pytest
 from hypothesis import given, settings, strategies as st
+from pydantic import ValidationError
 
 from service.api.body import parse
 from service.api.errors import ApiError
@@ -165,6 +166,14 @@ def test_bounds_of_chat_logprobs() -> None:
         assert refusal(ChatRequest, logprobs=True, top_logprobs=bad)["param"] == "top_logprobs"
     assert "logprobs: true" in refusal(ChatRequest, top_logprobs=3)["message"]
     assert refusal(ChatRequest, logprobs=1)["param"] == "logprobs"
+
+
+def test_the_first_of_many_mistakes_is_enough() -> None:
+    """All of a million would take seconds."""
+    for name, bad in (("stop", ""), ("stop_token_ids", -1), ("messages", None)):
+        with pytest.raises(ValidationError) as caught:
+            ChatRequest.model_validate(MINIMAL[ChatRequest] | {name: [bad] * 10_000})
+        assert caught.value.error_count() == 1
 
 
 def test_one_stop_string_is_a_list_of_one() -> None:

@@ -20,7 +20,7 @@ from model.batch import SamplingParams
 from service.api.choice import Choice, Delta
 from service.api.errors import bad_request, internal_error
 from service.api.prompts import max_new_tokens
-from service.api.schema import GenerationRequest
+from service.api.schema import AnyRequest
 from service.api.served import Serving, Ticket
 from service.engine.messages import Event, Request
 from service.logs import note
@@ -47,7 +47,7 @@ class Usage:
 
 
 def plan(
-    ticket: Ticket, asked: GenerationRequest, prompts: Sequence[list[int]], serving: Serving
+    ticket: Ticket, asked: AnyRequest, prompts: Sequence[list[int]], serving: Serving
 ) -> list[Request]:
     """A request per choice, all choices of the first prompt first."""
     limits = [
@@ -68,7 +68,7 @@ def plan(
     ]
 
 
-def _stop_ids(asked: GenerationRequest, serving: Serving) -> frozenset[int]:
+def _stop_ids(asked: AnyRequest, serving: Serving) -> frozenset[int]:
     unknown = [id_ for id_ in asked.stop_token_ids if id_ >= serving.info.vocab_size]
     if unknown:
         last = serving.info.vocab_size - 1
@@ -80,7 +80,7 @@ def _stop_ids(asked: GenerationRequest, serving: Serving) -> frozenset[int]:
     return ends | frozenset(asked.stop_token_ids)
 
 
-def _sampling(asked: GenerationRequest, *, seed: int, serving: Serving) -> SamplingParams:
+def _sampling(asked: AnyRequest, *, seed: int, serving: Serving) -> SamplingParams:
     return SamplingParams(
         temperature=asked.temperature,
         top_k=min(max(asked.top_k, 0), serving.info.vocab_size),
@@ -103,7 +103,7 @@ class Generation:
     def __init__(
         self,
         ticket: Ticket,
-        asked: GenerationRequest,
+        asked: AnyRequest,
         prompts: Sequence[list[int]],
         serving: Serving,
     ) -> None:

@@ -49,8 +49,9 @@ def _as_list(value: Any) -> Any:
 
 Stops = Annotated[
     list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_LEN)]],
-    BeforeValidator(_as_list, json_schema_input_type=str | list[str]),
     Field(max_length=MAX_STOPS),
+    FailFast(),
+    BeforeValidator(_as_list, json_schema_input_type=str | list[str]),
 ]
 
 
@@ -86,16 +87,6 @@ class GenerationRequest(Object):
         if not info.data.get("stream"):
             raise ValueError("only a request with stream: true may have this")
         return value
-
-    @property
-    def token_limit(self) -> int | None:
-        """The most tokens to generate; None: as many as fit."""
-        return self.max_tokens
-
-    @property
-    def num_logprobs(self) -> int | None:
-        """How many alternatives to list with each token; None: no logprobs at all."""
-        raise NotImplementedError
 
 
 Role = Literal["developer", "system", "user", "assistant", "tool"]
@@ -167,10 +158,12 @@ class ChatRequest(GenerationRequest):
 
     @property
     def token_limit(self) -> int | None:
+        """The most tokens to generate; None: as many as fit."""
         return self.max_completion_tokens or self.max_tokens
 
     @property
     def num_logprobs(self) -> int | None:
+        """How many alternatives to list with each token; None: no logprobs at all."""
         return self.top_logprobs if self.logprobs else None
 
 
@@ -227,5 +220,12 @@ class CompletionRequest(GenerationRequest):
         return value
 
     @property
+    def token_limit(self) -> int | None:
+        return self.max_tokens
+
+    @property
     def num_logprobs(self) -> int | None:
         return self.logprobs
+
+
+AnyRequest = ChatRequest | CompletionRequest
