@@ -8,6 +8,7 @@ import logging
 import sys
 import time
 from contextvars import ContextVar
+from datetime import UTC, datetime
 from typing import Any
 
 _request_id: ContextVar[str] = ContextVar("request_id", default="")
@@ -71,9 +72,7 @@ class PrettyFormatter(logging.Formatter):
 
 
 def _utc(seconds: float) -> str:
-    return (
-        time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{int(seconds % 1 * 1e3):03}Z"
-    )
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
 def configure(log_format: str) -> None:
