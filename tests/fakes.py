@@ -27,7 +27,8 @@ MAX_MODEL_LEN = 200
 READY = EngineStatus("ready", fraction=1.0)
 TEMPLATE = (
     "{% for m in messages %}{% if m.content == 'refuse' %}{{ raise_exception('no such chat') }}"
-    "{% endif %}<|start|>{{ m.role }}\n{{ m.content }}<|end|>{% endfor %}<|start|>assistant\n"
+    "{% endif %}<|start|>{{ m.role }}\n{{ m.content }}<|end|>{% endfor %}"
+    "{{ '<|start|>assistant\n' }}"
 )
 
 

@@ -1,0 +1,79 @@
+"""Prompts become ids that fit, or are refused; long ones off the event loop."""
+
+import asyncio
+import threading
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from service.api.errors import ApiError
+from service.api.prompts import INLINE_CHARS, encode_chat, encode_prompts, max_new_tokens
+from service.api.schema import Message
+from service.api.served import Serving
+from service.engine.messages import EngineInfo
+from service.text.chat_template import ChatTemplate
+from service.text.model import TextModel
+from tests.fakes import MAX_MODEL_LEN, Client, make_text
+
+
+def make_serving() -> Serving:
+    serving: Serving = Client().app.state.served.serving()
+    return serving
+
+
+@pytest.mark.parametrize(("prompt_len", "asked", "limit"), [(1, 9, 9), (1, None, 9), (9, 1, 1)])
+def test_what_fits(prompt_len: int, asked: int | None, limit: int) -> None:
+    assert max_new_tokens(prompt_len, asked, max_model_len=10) == limit
+
+
+@pytest.mark.parametrize(("prompt_len", "asked"), [(1, 10), (10, None), (10, 1), (999, None)])
+def test_what_does_not_fit(prompt_len: int, asked: int | None) -> None:
+    with pytest.raises(ApiError, match=f"10 tokens.*{prompt_len}") as caught:
+        max_new_tokens(prompt_len, asked, max_model_len=10)
+    assert caught.value.body["error"]["code"] == "context_length_exceeded"
+
+
+def test_nothing_to_go_on_from() -> None:
+    with pytest.raises(ApiError, match="no tokens"):
+        max_new_tokens(0, 5, max_model_len=10)
+
+
+class Watched(ChatTemplate):
+    """Remembers the thread that renders."""
+
+    thread = 0
+
+    def render(self, *args: Any, **kwargs: Any) -> str:
+        self.thread = threading.get_ident()
+        return super().render(*args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("messages", "inline"),
+    [
+        ([Message(role="user", content="Hi")], True),
+        ([Message(role="user", content="x" * INLINE_CHARS)], False),
+        ([Message(role="assistant")] * INLINE_CHARS, False),
+    ],
+)
+def test_long_chats_are_encoded_in_a_thread(messages: list[Message], inline: bool) -> None:
+    template = Watched("{% for m in messages %}{{ m.content }}{% endfor %}")
+    serving = replace(
+        make_serving(),
+        text=TextModel(make_text().tokenizer, template),
+        info=EngineInfo(max_model_len=INLINE_CHARS, vocab_size=258, page_size=1, num_pages=1),
+    )
+    encoded = asyncio.run(encode_chat(messages, serving))
+    assert (template.thread == threading.get_ident()) == inline
+    assert bytes(encoded).decode() == "".join(message.content or "" for message in messages)
+
+
+def test_text_that_cannot_fit_is_not_tokenized(monkeypatch: pytest.MonkeyPatch) -> None:
+    serving = make_serving()
+    longest = MAX_MODEL_LEN * serving.text.tokenizer.max_token_bytes
+    assert asyncio.run(encode_prompts(["x" * longest], serving))
+    monkeypatch.setattr(serving.text.tokenizer, "encode", None)
+    for text in ("x" * (longest + 1), "é" * (longest // 2 + 1)):
+        with pytest.raises(ApiError, match="bytes of text"):
+            asyncio.run(encode_prompts([text], serving))
