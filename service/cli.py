@@ -80,12 +80,13 @@ def serve(
 ) -> None:
     """Serve MODEL over HTTP, by OpenAI's API."""
     logs.configure(server_config.log_format)
-    listener = server.bind(server_config.host, server_config.port)  # before anything is fetched
-    path = hub.resolve(model)
-    names = server_config.served_model_name or hub.public_names(model)
-    client = EngineClient(path, engine)
-    api = create_app(client, text_loader(path), replace(server_config, served_model_name=names))
-    server.run(api, listener, lambda: cast(EngineStatus, api.state.served.status))
+    # Before anything is fetched or loaded, which may take minutes:
+    with server.bind(server_config.host, server_config.port) as listener:
+        path = hub.resolve(model)
+        names = server_config.served_model_name or hub.public_names(model)
+        named = replace(server_config, served_model_name=names)
+        api = create_app(EngineClient(path, engine), text_loader(path), named)
+        server.run(api, listener, lambda: cast(EngineStatus, api.state.served.status))
 
 
 @app.command()

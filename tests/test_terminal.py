@@ -50,7 +50,7 @@ def type_lines(monkeypatch: pytest.MonkeyPatch, *lines: str | type[BaseException
 
 
 def prompts(engine: FakeEngine) -> list[str]:
-    return [TEXT.tokenizer.decode(request.prompt_ids) for request in engine.submitted]
+    return [TEXT.tokenizer.decode(request.prompt_ids).rstrip() for request in engine.submitted]
 
 
 def test_engine_lives_as_long_as_the_session(engine: FakeEngine) -> None:
