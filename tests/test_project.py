@@ -18,6 +18,7 @@ ROOT = Path(__file__).parent.parent
 PRODUCT = sorted(path for name in ("model", "service") for path in (ROOT / name).rglob("*.py"))
 SOURCES = PRODUCT + sorted((ROOT / "tests").rglob("*.py"))
 TREES = {path: ast.parse(path.read_text()) for path in SOURCES}
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 FILE_LINES, TEST_FILE_LINES = 350, 500
 FUNCTION_LINES, FUNCTION_LINES_MEDIAN = 50, 10
@@ -127,6 +128,13 @@ def test_every_dependency_is_pinned() -> None:
         for line in (ROOT / "constraints.txt").read_text().splitlines()
     }
     assert {re.split("[>=; ]", name)[0].lower().replace("-", "_") for name in named} <= pinned
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_links_lead_somewhere(path: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)", path.read_text())
+    local = [link for link in links if "://" not in link]
+    assert [link for link in local if not (path.parent / link).exists()] == []
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "docs/decisions").glob("*.md")), ids=name_of)
