@@ -57,7 +57,7 @@ def parse(body: bytes, model: type[Model]) -> Model:
         raise bad_request(f"The body is {shown(raw)}; send a JSON object.")
     if (name := find_unsupported(raw, model)) is not None:
         raise bad_request(
-            f"{name} isn't supported yet with the value {shown(raw[name])}; leave it out.",
+            f"{name} is not supported yet with the value {shown(raw[name])}; leave it out.",
             param=name,
             code="unsupported_parameter",
         )

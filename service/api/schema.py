@@ -133,7 +133,7 @@ class Message(Object):
     @classmethod
     def _not_yet(cls, value: list[Any]) -> list[Any]:
         if value:
-            raise PydanticCustomError("unsupported_parameter", "tool calls aren't supported yet")
+            raise PydanticCustomError("unsupported_parameter", "tool calls are not supported yet")
         return value
 
     def for_template(self) -> dict[str, str]:
