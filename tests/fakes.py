@@ -48,7 +48,9 @@ Script = Callable[[Request], Iterable[Event | None]]
 """The events of a request; None: nothing more ever comes."""
 
 
-def say(text: str, *, finish_reason: Literal["stop", "length"] = "stop") -> Script:
+def say(
+    text: str, *, finish_reason: Literal["stop", "length"] = "stop", num_cached_tokens: int = 0
+) -> Script:
     """A token for each byte, and the end's own token where the sequence stops by itself."""
     ids = [*text.encode(), END] if finish_reason == "stop" else list(text.encode())
 
@@ -58,6 +60,7 @@ def say(text: str, *, finish_reason: Literal["stop", "length"] = "stop") -> Scri
                 request_id=request.id,
                 token_ids=[token_id],
                 logprobs=logprobs_of(request, token_id),
+                num_cached_tokens=num_cached_tokens if number == 1 else 0,
                 finish_reason=finish_reason if number == len(ids) else None,
             )
 

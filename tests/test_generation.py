@@ -230,3 +230,10 @@ def test_an_event_without_tokens_is_no_token() -> None:
     assert counted == {"length": 1}
     assert sample("time_to_first_token_seconds_count") == 1
     assert sample("inter_token_latency_seconds_count") == 0
+
+
+def test_cached_tokens_of_a_prompt_count_once_for_all_its_choices() -> None:
+    engine = FakeEngine(say("ab", num_cached_tokens=16))
+    generation = make_generation(engine, prompt=["x" * 20, "y" * 20], n=3)
+    run(generation)
+    assert generation.usage.as_dict()["prompt_tokens_details"] == {"cached_tokens": 32}

@@ -57,6 +57,8 @@ class Choice:
         self.index = index
         self.num_tokens = 0
         """As usage counts them: every id the engine delivered, up to the one that ended it."""
+        self.num_cached_tokens = 0
+        """Of the prompt, known with the first token."""
         self.finish_reason: Literal["stop", "length"] | None = None
         self._tokenizer = tokenizer
         self._asked = asked
@@ -69,6 +71,7 @@ class Choice:
 
     def push(self, event: Event) -> Delta:
         """What the event adds. The token that ended the sequence counts, but isn't text."""
+        self.num_cached_tokens += event.num_cached_tokens
         hides_last = event.finish_reason == "stop" and not self._asked.include_stop_str_in_output
         shown_ids = event.token_ids[:-1] if hides_last else event.token_ids
         text = ""

@@ -35,6 +35,8 @@ Emit = Callable[[Delta], Awaitable[None]]
 @dataclass(frozen=True, slots=True)
 class Usage:
     prompt_tokens: int
+    cached_tokens: int
+    """Those of the prompts that needn't be computed, since the cache had them."""
     completion_tokens: int
 
     def as_dict(self) -> dict[str, object]:
@@ -42,7 +44,7 @@ class Usage:
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": 0},
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
         }
 
 
@@ -121,8 +123,11 @@ class Generation:
     @property
     def usage(self) -> Usage:
         """So far. The choices of a prompt share it, and it counts once."""
+        first_choices = self.choices[:: self.asked.n]
         return Usage(
-            sum(map(len, self._prompts)), sum(choice.num_tokens for choice in self.choices)
+            prompt_tokens=sum(map(len, self._prompts)),
+            cached_tokens=sum(choice.num_cached_tokens for choice in first_choices),
+            completion_tokens=sum(choice.num_tokens for choice in self.choices),
         )
 
     async def run(self, emit: Emit) -> None:
@@ -171,6 +176,7 @@ class Generation:
         reasons = sorted({choice.finish_reason or "unfinished" for choice in self.choices})
         note(
             prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
             completion_tokens=usage.completion_tokens,
             finish_reason=",".join(reasons),
         )
