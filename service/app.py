@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import version
-from typing import Any, Protocol
+from typing import Any
 
 from fastapi import FastAPI
 from pydantic.json_schema import models_json_schema
@@ -24,18 +24,7 @@ from service.metrics import EngineReading, Metrics
 from service.text.model import TextModel
 
 
-class OwnedEngine(Engine, Protocol):
-    """An engine that lives as long as the app."""
-
-    async def start(self) -> None:
-        """Returns at once; `status` tells the rest."""
-
-    async def stop(self) -> None: ...
-
-
-def create_app(
-    engine: OwnedEngine, load_text: Callable[[], TextModel], config: ServerConfig
-) -> FastAPI:
+def create_app(engine: Engine, load_text: Callable[[], TextModel], config: ServerConfig) -> FastAPI:
     """`app.state.served.status` says whether it can serve, or why it never will."""
     metrics = Metrics(lambda: read_engine(engine), version=version("octavo"))
     served = ServedModel(

@@ -12,7 +12,7 @@ import threading
 import uuid
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from model.batch import SamplingParams
 from model.errors import ModelError
@@ -53,20 +53,12 @@ class AnswerError(RuntimeError):
     """There is no answer to give; the message says why and what to do."""
 
 
-class LocalEngine(Engine, Protocol):
-    """An engine that is ours to start and stop."""
-
-    async def start(self) -> None: ...
-
-    async def stop(self) -> None: ...
-
-
 class Session:
     """A loaded model that answers one prompt after the other. Its methods block."""
 
     def __init__(
         self,
-        engine: LocalEngine,
+        engine: Engine,
         text: TextModel,
         config: SamplingConfig,
         run: Callable[[Coroutine[Any, Any, None]], None],
@@ -137,7 +129,7 @@ class Session:
 
 @contextlib.contextmanager
 def open_session(
-    engine: LocalEngine, load_text: Callable[[], TextModel], config: SamplingConfig
+    engine: Engine, load_text: Callable[[], TextModel], config: SamplingConfig
 ) -> Iterator[Session]:
     """Load the model, and end the engine when the session is left."""
     with background_loop() as run:

@@ -52,7 +52,13 @@ class EngineUnavailableError(RuntimeError):
 
 
 class Engine(Protocol):
-    """What the routes need of an engine."""
+    """What routes and terminal need of an engine."""
+
+    async def start(self) -> None:
+        """Begin to load; returns at once, and `status` tells the rest."""
+
+    async def stop(self) -> None:
+        """End it; whatever is unfinished ends with an error event."""
 
     @property
     def status(self) -> EngineStatus: ...
@@ -129,11 +135,9 @@ class EngineClient:
         return self._stats
 
     async def start(self) -> None:
-        """Begin to start the engine process; `status` tells how far it is."""
         self._supervisor = asyncio.create_task(self._supervise())
 
     async def stop(self) -> None:
-        """End the process; whatever is unfinished ends with an error event."""
         assert self._supervisor is not None, "stopped before it was started"
         self._supervisor.cancel()
         await asyncio.wait({self._supervisor})
