@@ -119,13 +119,20 @@ async def watch(server: Server, status: Callable[[], EngineStatus]) -> str:
     """Log what is being loaded. When that failed, end the server and return the reason."""
     logged = ""
     while (now := status()).phase != "failed":
-        line = f"{now.phase} {now.detail}".strip()
-        if line != logged:
+        if (line := milestone(now)) != logged:
             log.info("model: %s", line)
             logged = line
         await asyncio.sleep(POLL_SECONDS)
     server.should_exit = True
     return now.detail
+
+
+def milestone(status: EngineStatus) -> str:
+    """Changes with every quarter of what is being loaded, not with every tensor."""
+    if status.phase != "loading":
+        return status.phase
+    what, quarters = status.detail.partition(" ")[0], int(status.fraction * 4)
+    return f"loading {what} {quarters * 25}%"
 
 
 def url(listener: socket.socket) -> str:

@@ -56,8 +56,8 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
 def test_a_failed_model_ends_the_server_with_its_reason(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loading = EngineStatus("loading", "weights")
-    statuses = iter([EngineStatus("starting"), loading, loading, EngineStatus("failed", "cut")])
+    loading = [EngineStatus("loading", f"weights tensor-{n}", n / 10) for n in range(6)]
+    statuses = iter([EngineStatus("starting"), *loading, EngineStatus("failed", "cut")])
     monkeypatch.setattr(server, "POLL_SECONDS", 0.001)
     with (
         caplog.at_level(logging.INFO, "service.server"),
@@ -68,7 +68,9 @@ def test_a_failed_model_ends_the_server_with_its_reason(
     lines = [record.getMessage() for record in caplog.records]
     assert [line for line in lines if line.startswith("model")] == [
         "model: starting",
-        "model: loading weights",
+        "model: loading weights 0%",
+        "model: loading weights 25%",
+        "model: loading weights 50%",
     ]
 
 
