@@ -1,0 +1,95 @@
+"""Typed reads from a JSON object or GGUF metadata, whose errors name the field and its value.
+
+Knows the fields of no model; those are model.config's.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from model.errors import ModelError
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ModelError(f"{path.name} can't be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{path.name} isn't JSON ({error}): download it again") from error
+    if not isinstance(content, dict):
+        raise ModelError(f"{path.name} holds no JSON object: download it again")
+    return content
+
+
+class Fields:
+    """An absent field, or a null, is as good as the default; without a default it is an error."""
+
+    def __init__(self, values: Mapping[str, Any], *, prefix: str = "") -> None:
+        self._values = values
+        self._prefix = prefix
+
+    def get(self, name: str) -> Any:
+        return self._values.get(self._prefix + name)
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        """At least 1: what is counted here, a model needs."""
+        value = self._present(name, default)
+        if not _is_number(value, int) or value < 1:
+            raise self._wrong(name, value, "a positive whole number")
+        return value
+
+    def number(self, name: str, default: float | None = None) -> float:
+        value = self._present(name, default)
+        if not _is_number(value, int | float) or not 0 < value < float("inf"):
+            raise self._wrong(name, value, "a positive number")
+        return float(value)
+
+    def flag(self, name: str) -> bool:
+        value = self._present(name, False)
+        if not isinstance(value, bool):
+            raise self._wrong(name, value, "true or false")
+        return value
+
+    def ids(self, name: str) -> tuple[int, ...]:
+        """Token ids: one, or a list of them, or none."""
+        value = self._present(name, [])
+        ids = value if isinstance(value, list) else [value]
+        if not all(_is_number(id, int) for id in ids):
+            raise self._wrong(name, value, "a token id or a list of them")
+        return tuple(ids)
+
+    def group(self, name: str) -> "Fields":
+        value = self._present(name, {})
+        if not isinstance(value, dict):
+            raise self._wrong(name, value, "an object")
+        return Fields(value)
+
+    def require(self, name: str, wanted: object) -> None:
+        if self.get(name) != wanted:
+            raise self._unlike(name, wanted)
+
+    def allow(self, name: str, *wanted: object) -> None:
+        """The field may also be absent."""
+        if self.get(name) not in (None, *wanted):
+            raise self._unlike(name, *wanted)
+
+    def _present(self, name: str, default: Any) -> Any:
+        value = self.get(name)
+        if value is not None:
+            return value
+        if default is None:
+            raise ModelError(f"{self._prefix}{name} is missing: the model's description is damaged")
+        return default
+
+    def _unlike(self, name: str, *wanted: object) -> ModelError:
+        choices = " or ".join(repr(value) for value in wanted) or "absent"
+        return self._wrong(name, self.get(name), f"{choices}: octavo can't run other models yet")
+
+    def _wrong(self, name: str, value: object, wanted: str) -> ModelError:
+        return ModelError(f"{self._prefix}{name} is {value!r}, but must be {wanted}")
+
+
+def _is_number(value: object, kind: Any) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
