@@ -1,0 +1,98 @@
+"""Paged storage of keys and values: one pool of fixed-size pages per layer, addressed by page id.
+
+Which page belongs to which sequence is the scheduler's business; page tables come with each step.
+A page id means the same page in every layer.
+
+Shapes: T packed tokens, S sequences, N pages, P tokens in a page, C = N * P, K key-value heads,
+J = 2K (the keys' heads, then the values'), D head dimension. Each head's part of a page is one
+chunk of memory, so that attention reads it in one go:
+
+    pool_NJPD     page 0:  K head 0 │ K head 1 │ … │ V head 0 │ V head 1 │ …     page 1: …
+                           └ P x D ┘
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from model.config import ModelConfig
+from model.errors import ModelError
+from model.host import available_memory
+
+FREE_MEMORY_SHARE = 0.5
+"""What a cache of automatic size takes of the memory that the weights leave free; activations, the
+API process and the rest of the machine need some as well."""
+
+
+class LayerCache:
+    """One layer's pool."""
+
+    def __init__(self, pool_NJPD: Tensor) -> None:
+        self._pool_NJPD = pool_NJPD
+        self._chunks = pool_NJPD.flatten(2).flatten(0, 1)
+
+    def write(self, kv_TJD: Tensor, *, page_ids_T: Tensor, offsets_T: Tensor) -> None:
+        """A token's slot is an offset in a page."""
+        self._pool_NJPD[page_ids_T, :, offsets_T] = kv_TJD
+
+    def gather(self, chunk_ids_SJN: Tensor) -> Tensor:
+        """A copy of the pages, each head's end to end: kv_SJCD."""
+        S, J, _ = chunk_ids_SJN.shape
+        D = self._pool_NJPD.shape[-1]
+        return self._chunks.index_select(0, chunk_ids_SJN.flatten()).view(S, J, -1, D)
+
+
+def chunk_ids(page_table_SN: Tensor, *, num_kv_heads: int) -> Tensor:
+    """What `gather` takes: the same for all layers, so that a step computes it once."""
+    J = 2 * num_kv_heads
+    heads_J1 = torch.arange(J, device=page_table_SN.device)[:, None]
+    return page_table_SN[:, None] * J + heads_J1
+
+
+@dataclass(frozen=True, slots=True)
+class KVCache:
+    layers: list[LayerCache]
+    num_pages: int
+    page_size: int
+
+    @classmethod
+    def allocate(
+        cls, config: ModelConfig, *, num_pages: int, page_size: int, dtype: torch.dtype
+    ) -> "KVCache":
+        shape = (num_pages, 2 * config.num_kv_heads, page_size, config.head_dim)
+        pools = [_lazy_zeros(shape, dtype) for _ in range(config.num_layers)]
+        return cls([LayerCache(pool) for pool in pools], num_pages, page_size)
+
+
+def page_bytes(config: ModelConfig, *, page_size: int, dtype: torch.dtype) -> int:
+    """Of one page in all layers together."""
+    numbers = 2 * config.num_kv_heads * page_size * config.head_dim
+    return config.num_layers * numbers * dtype.itemsize
+
+
+def _lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Memory that the system hands out as pages are first written, unlike that of torch.zeros.
+
+    Zeros they must be: a masked slot weighs 0, but 0 times a stray NaN would be NaN.
+    """
+    flat = torch.from_numpy(np.zeros(np.prod(shape) * dtype.itemsize, dtype=np.uint8))
+    return flat.view(dtype).view(shape)
+
+
+def affordable_pages(page_bytes: int, *, memory: int, most: int) -> int:
+    """How many pages fit `memory` bytes; if that is 0, a share of what is free, `most` at most."""
+    free = available_memory()
+    if memory > free:
+        raise ModelError(
+            f"kv_cache_memory is {memory} bytes, but only {free} are free: take less, or 0 for "
+            "a share of what is free"
+        )
+    num_pages = (memory or int(free * FREE_MEMORY_SHARE)) // page_bytes
+    if num_pages == 0:
+        raise ModelError(
+            f"kv_cache_memory has no room for a single page, which takes {page_bytes} bytes: take "
+            "more, or a smaller model"
+        )
+    return num_pages if memory else min(num_pages, most)
