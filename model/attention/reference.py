@@ -1,0 +1,88 @@
+"""The obvious attention: gathers pages, masks padding and future, calls PyTorch's attention.
+
+Neighbouring rows with as many queries share a group, so that no query is ever padded; keys are
+padded to the group's longest context. The runner puts alike rows next to each other:
+
+    queries of a row     1   1   1   │ 1   1   │ 7       │ 480
+    pages of its keys    2   3   3   │ 20  22  │ 1       │ 30
+                         decodes     │ decodes │ prompts, or chunks of them
+
+Shapes: T packed tokens, S sequences of a group, Q queries of each, N pages of each, C keys,
+H query heads, K key-value heads, J = 2K, D head dimension.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from model.kv_cache import LayerCache, chunk_ids
+from model.masks import additive, causal_mask, padding_mask
+from model.packing import RaggedBatch
+
+PAGE_SIZE = 16
+GROUP_COST = 8
+"""A group more costs about as much time as this many pages gathered and masked in vain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    num_tokens: int
+    query_len: int
+    chunk_ids_SJN: Tensor
+    mask_S1QC: Tensor
+
+
+Plan = list[Group]
+
+
+def prepare(batch: RaggedBatch, *, num_kv_heads: int, dtype: torch.dtype) -> Plan:
+    query_lens = batch.query_lens_S.tolist()
+    num_pages = (-(-batch.context_lens_S // PAGE_SIZE)).tolist()
+    positions = torch.split(batch.positions_T, query_lens)
+    groups = []
+    for first, stop in _alike(query_lens, num_pages):
+        positions_SQ = torch.stack(positions[first:stop])
+        table_SN = batch.page_table_SN[first:stop, : max(num_pages[first:stop])]
+        num_keys = table_SN.shape[1] * PAGE_SIZE
+        mask_SQC = causal_mask(positions_SQ, num_keys=num_keys)
+        mask_SQC &= padding_mask(batch.context_lens_S[first:stop], num_keys=num_keys)[:, None]
+        groups.append(
+            Group(
+                num_tokens=positions_SQ.numel(),
+                query_len=query_lens[first],
+                chunk_ids_SJN=chunk_ids(table_SN, num_kv_heads=num_kv_heads),
+                mask_S1QC=additive(mask_SQC, dtype=dtype)[:, None],
+            )
+        )
+    return groups
+
+
+def attend(q_THD: Tensor, cache: LayerCache, plan: Plan) -> Tensor:
+    queries = torch.split(q_THD, [group.num_tokens for group in plan])
+    return torch.cat(
+        [_attend_group(q, cache, group) for q, group in zip(queries, plan, strict=True)]
+    )
+
+
+def _attend_group(q_THD: Tensor, cache: LayerCache, group: Group) -> Tensor:
+    q_SHQD = q_THD.view(-1, group.query_len, *q_THD.shape[1:]).transpose(1, 2)
+    k_SKCD, v_SKCD = cache.gather(group.chunk_ids_SJN).chunk(2, dim=1)
+    out_SHQD = scaled_dot_product_attention(
+        q_SHQD, k_SKCD, v_SKCD, attn_mask=group.mask_S1QC, enable_gqa=True
+    )
+    return out_SHQD.transpose(1, 2).flatten(0, 1)
+
+
+def _alike(query_lens: list[int], num_pages: list[int]) -> Iterator[tuple[int, int]]:
+    """Ranges of rows with as many queries, where the padding costs less than one group more."""
+    first, widest = 0, num_pages[0]
+    for row in range(1, len(query_lens)):
+        padding = (row - first) * (num_pages[row] - widest)
+        if query_lens[row] != query_lens[first] or padding > GROUP_COST:
+            yield first, row
+            first, widest = row, 0
+        widest = max(widest, num_pages[row])
+    yield first, len(query_lens)
