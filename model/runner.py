@@ -1,0 +1,133 @@
+"""A step, from rows to sampled tokens: pack, forward, sample; and how a runner comes to be.
+
+All that the engine sees of the model. Knows no requests, text or clock.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import compress
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from model.attention.reference import PAGE_SIZE
+from model.batch import Batch, Row, SampledToken, SamplingParams, StepOutput
+from model.config import ModelConfig, load_config
+from model.errors import ModelError
+from model.host import usable_cores
+from model.kv_cache import KVCache, affordable_pages, page_bytes
+from model.packing import pack
+from model.sampling import Sampler
+from model.transformer import Transformer
+from model.weights.load import load_model
+
+WARM_UP_LEN = 32
+
+Progress = Callable[[str, str, float], None]
+"""Takes the phase of loading, what of it was just done, and the share of the phase that is done."""
+
+
+class TorchRunner:
+    """Fulfils model.batch.Runner."""
+
+    def __init__(self, model: Transformer, cache: KVCache, *, max_model_len: int) -> None:
+        self.page_size = cache.page_size
+        self.num_pages = cache.num_pages
+        self.vocab_size = model.config.vocab_size
+        self.max_model_len = max_model_len
+        self._model = model
+        self._cache = cache
+        self._sampler = Sampler(self.vocab_size)
+
+    @torch.inference_mode()
+    def run(self, batch: Batch) -> StepOutput:
+        # Rows of a size go next to each other, since attention can take those together.
+        order = sorted(range(len(batch.rows)), key=lambda index: _size(batch.rows[index]))
+        tokens = self._run([batch.rows[index] for index in order])
+        sampled: list[SampledToken | None] = [None] * len(order)
+        for index, token in zip(order, tokens, strict=True):
+            sampled[index] = token
+        return StepOutput(sampled)
+
+    def _run(self, rows: list[Row]) -> Iterator[SampledToken | None]:
+        packed = pack(rows, page_size=self.page_size)
+        assert packed.token_ids_T.max() < self.vocab_size
+        draws = [row.sampling is not None for row in rows]
+        last_tokens_S = packed.query_lens_S.cumsum(0) - 1
+        logits_SV = self._model(
+            packed, self._cache, output_rows_S=last_tokens_S[torch.tensor(draws)]
+        )
+        drawn = iter(self._sample(logits_SV, list(compress(rows, draws))))
+        return (next(drawn) if draw else None for draw in draws)
+
+    def _sample(self, logits_SV: Tensor, rows: list[Row]) -> list[SampledToken]:
+        positions = [row.start + len(row.token_ids) for row in rows]
+        params = [row.sampling for row in rows if row.sampling]
+        return self._sampler.sample(logits_SV, positions, params)
+
+    def warm_up(self, *, num_tokens: int) -> None:
+        """A prompt and a decode, so that no request pays for what PyTorch sets up at first use.
+
+        They write to pages that a sequence writes itself before it reads them.
+        """
+        page_ids = range(_num_pages(num_tokens))
+        for token_ids in ([0] * num_tokens, [0]):
+            self.run(Batch([Row(token_ids, 0, page_ids, SamplingParams())]))
+
+
+def load_runner(
+    path: Path,
+    *,
+    max_batch_tokens: int,
+    max_sequences: int,
+    max_model_len: int,
+    kv_cache_memory: int,
+    threads: int,
+    progress: Progress,
+) -> TorchRunner:
+    """From a folder or a .gguf file. 0 means automatic for any of the last three limits."""
+    torch.set_num_threads(threads or usable_cores())
+    config = load_config(path)
+    if max_model_len > config.context_len:
+        raise ModelError(
+            f"max_model_len is {max_model_len}, but the model's context is {config.context_len} "
+            "tokens: take that or less"
+        )
+    model = load_model(path, config, report=partial(progress, "weights"))
+    progress("cache", "", 0.0)
+    most = max_sequences * _num_pages(max_model_len or config.context_len)
+    cache = _allocate_cache(model, memory=kv_cache_memory, most_pages=most)
+    max_model_len = _affordable_len(config, max_model_len, cache)
+    runner = TorchRunner(model, cache, max_model_len=max_model_len)
+    progress("warm-up", "", 0.0)
+    runner.warm_up(num_tokens=min(WARM_UP_LEN, max_batch_tokens, max_model_len))
+    return runner
+
+
+def _allocate_cache(model: Transformer, *, memory: int, most_pages: int) -> KVCache:
+    size = page_bytes(model.config, page_size=PAGE_SIZE, dtype=model.dtype)
+    num_pages = affordable_pages(size, memory=memory, most=most_pages)
+    return KVCache.allocate(
+        model.config, num_pages=num_pages, page_size=PAGE_SIZE, dtype=model.dtype
+    )
+
+
+def _affordable_len(config: ModelConfig, max_model_len: int, cache: KVCache) -> int:
+    """What was asked for or is an error; else the model's context, as far as the cache holds it."""
+    held = cache.num_pages * cache.page_size
+    if max_model_len > held:
+        raise ModelError(
+            f"max_model_len is {max_model_len}, but the KV cache holds {held} tokens: take that or "
+            "less, or raise kv_cache_memory"
+        )
+    return max_model_len or min(config.context_len, held)
+
+
+def _num_pages(num_tokens: int) -> int:
+    return -(-num_tokens // PAGE_SIZE)
+
+
+def _size(row: Row) -> tuple[int, int]:
+    """The number of queries, then that of keys."""
+    return len(row.token_ids), row.start

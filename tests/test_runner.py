@@ -1,0 +1,175 @@
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+
+from model.batch import Batch, Row, SampledToken, SamplingParams
+from model.errors import ModelError
+from model.kv_cache import page_bytes
+from model.runner import TorchRunner, load_runner
+from tests.tiny_llama import CONFIG, empty_cache, random_transformer, transformers_llama
+
+GREEDY = SamplingParams(temperature=0)
+PAGE_BYTES = page_bytes(CONFIG, page_size=16, dtype=torch.float32)
+
+
+@pytest.fixture(scope="module")
+def runner() -> TorchRunner:
+    model = random_transformer(dtype=torch.float32)
+    return TorchRunner(model, empty_cache(model, num_pages=40), max_model_len=256)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = tmp_path_factory.mktemp("llama")
+    transformers_llama().save_pretrained(folder)
+    return folder
+
+
+def load(folder: Path, **changes: Any) -> TorchRunner:
+    options: dict[str, Any] = {
+        "max_batch_tokens": 64,
+        "max_sequences": 3,
+        "max_model_len": 0,
+        "kv_cache_memory": 0,
+        "threads": 1,
+        "progress": lambda phase, detail, fraction: None,
+    }
+    return load_runner(folder, **options | changes)
+
+
+def prompt(length: int, sequence: int, sampling: SamplingParams | None = GREEDY) -> Row:
+    ids = [(7 * i + 13 * sequence) % CONFIG.vocab_size for i in range(length)]
+    return Row(ids, 0, range(4 * sequence, 4 * sequence + 4), sampling)
+
+
+def token_ids(sampled: Sequence[SampledToken | None]) -> list[int | None]:
+    return [None if token is None else token.token_id for token in sampled]
+
+
+def test_a_row_that_samples_nothing_yields_none(runner: TorchRunner) -> None:
+    rows = [prompt(5, 0), prompt(30, 1, sampling=None), prompt(1, 2), prompt(3, 3, sampling=None)]
+    first, second, third, fourth = runner.run(Batch(rows)).sampled
+    assert first is not None
+    assert third is not None
+    assert second is fourth is None
+
+
+def test_a_step_without_any_sample_yields_nothing(runner: TorchRunner) -> None:
+    assert runner.run(Batch([prompt(5, 0, sampling=None)])).sampled == [None]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.permutations(range(6)))
+def test_the_order_of_rows_does_not_matter(runner: TorchRunner, order: list[int]) -> None:
+    rows = [
+        prompt(length, i, SamplingParams(seed=i)) for i, length in enumerate([9, 1, 33, 1, 9, 2])
+    ]
+    alone = [runner.run(Batch([row])).sampled[0] for row in rows]
+    batched = runner.run(Batch([rows[i] for i in order])).sampled
+    assert batched == [alone[i] for i in order]
+
+
+def test_decoding_goes_on_as_if_the_whole_had_been_prompt(runner: TorchRunner) -> None:
+    row = prompt(14, 0)
+    ids = list(row.token_ids)
+    for _ in range(8):
+        (token,) = runner.run(Batch([row])).sampled
+        assert token is not None
+        (fresh,) = runner.run(Batch([Row(ids, 0, range(20, 24), GREEDY)])).sampled
+        assert token == fresh
+        row = Row([token.token_id], len(ids), row.page_ids, GREEDY)
+        ids.append(token.token_id)
+
+
+def test_the_noise_is_that_of_the_sampled_tokens_position(runner: TorchRunner) -> None:
+    """A prompt in two chunks draws what it draws in one, so both ask for the same position."""
+    whole = prompt(20, 0, SamplingParams(temperature=3.0, seed=5))
+    begun = Row(whole.token_ids[:9], 0, whole.page_ids, None)
+    rest = Row(whole.token_ids[9:], 9, whole.page_ids, whole.sampling)
+    expected = token_ids(runner.run(Batch([whole])).sampled)
+    runner.run(Batch([begun]))
+    assert token_ids(runner.run(Batch([rest])).sampled) == expected
+
+
+def test_logprobs_come_with_the_row_that_asks(runner: TorchRunner) -> None:
+    wordy = prompt(4, 0, SamplingParams(temperature=0, num_logprobs=3))
+    silent, chatty = runner.run(Batch([prompt(9, 1), wordy])).sampled
+    assert silent is not None
+    assert silent.logprobs is None
+    assert chatty is not None
+    assert chatty.logprobs is not None
+    assert chatty.logprobs.top[0][0] == chatty.token_id
+    assert len(chatty.logprobs.top) == 3
+
+
+def test_a_token_outside_the_vocabulary_is_a_bug(runner: TorchRunner) -> None:
+    with pytest.raises(AssertionError):
+        runner.run(Batch([Row([CONFIG.vocab_size], 0, [0], GREEDY)]))
+
+
+def test_an_automatic_cache_holds_all_sequences_at_full_length(folder: Path) -> None:
+    runner = load(folder)
+    assert runner.page_size == 16
+    assert runner.num_pages == 3 * 256 // 16
+    assert runner.max_model_len == 256
+    assert runner.vocab_size == CONFIG.vocab_size
+    assert token_ids(runner.run(Batch([prompt(20, 0)])).sampled) != [None]
+
+
+def test_a_small_cache_bounds_the_length(folder: Path) -> None:
+    runner = load(folder, kv_cache_memory=5 * PAGE_BYTES + 1)
+    assert runner.num_pages == 5
+    assert runner.max_model_len == 80
+
+
+def test_the_length_asked_for_is_kept(folder: Path) -> None:
+    runner = load(folder, max_model_len=50)
+    assert runner.max_model_len == 50
+    assert runner.num_pages == 3 * 4
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"max_model_len": 257}, "max_model_len is 257, but the model's context is 256 tokens"),
+        (
+            {"max_model_len": 33, "kv_cache_memory": 2 * PAGE_BYTES},
+            "max_model_len is 33, but the KV cache holds 32 tokens.*raise kv_cache_memory",
+        ),
+        ({"kv_cache_memory": PAGE_BYTES - 1}, "no room for a single page"),
+    ],
+)
+def test_limits_that_cannot_be_met_are_refused(
+    folder: Path, limits: dict[str, int], message: str
+) -> None:
+    with pytest.raises(ModelError, match=message):
+        load(folder, **limits)
+
+
+def test_the_smallest_limits_work(folder: Path) -> None:
+    runner = load(folder, max_batch_tokens=1, max_sequences=1, max_model_len=1)
+    assert (runner.num_pages, runner.max_model_len) == (1, 1)
+
+
+def test_progress_tells_the_phases_in_order(folder: Path) -> None:
+    seen: list[tuple[str, str, float]] = []
+    load(folder, progress=lambda *news: seen.append(news))
+    assert list(dict.fromkeys(phase for phase, _, _ in seen)) == ["weights", "cache", "warm-up"]
+
+
+def test_threads_are_those_asked_for_or_all_usable_cores(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("model.runner.usable_cores", lambda: 3)
+    before = torch.get_num_threads()
+    try:
+        load(folder, threads=0)
+        assert torch.get_num_threads() == 3
+        load(folder, threads=2)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
