@@ -137,7 +137,7 @@ def argmax(values_SV: torch.Tensor) -> torch.Tensor:
     block that holds the maximum, then the maximum within it.
     """
     block_len = math.gcd(values_SV.shape[-1], 256)
-    blocks = values_SV.unflatten(-1, (-1, block_len))
+    blocks = values_SV.view(len(values_SV), -1, block_len)
     block_S = blocks.amax(-1).argmax(-1)
     best = blocks[torch.arange(len(blocks), device=blocks.device), block_S]
     return block_S * block_len + best.argmax(-1)
