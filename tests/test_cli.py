@@ -20,7 +20,7 @@ from typing import IO, Any
 import pytest
 import typer.main
 
-from service import cli, hub
+from service import cli, hub, logs
 from service.config import EngineConfig, ServerConfig
 from service.terminal import SamplingConfig
 from tests.fake_engine_process import POISON
@@ -117,6 +117,9 @@ def serving(*arguments: str, fault: str = "none") -> Iterator[Server]:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Calls `octavo` with the arguments. The logging of this process is left as it is."""
+    monkeypatch.setattr(logs, "configure", lambda log_format: None)
+
     def run(*arguments: str) -> tuple[int, str, str]:
         return octavo(*arguments, monkeypatch=monkeypatch, capsys=capsys)
 
