@@ -1,13 +1,27 @@
 """Fixtures that several test modules share."""
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from service import hub
+from service.engine.child import ENVIRONMENT
+from tests.served import serve
+
+for name, value in ENVIRONMENT.items():  # before torch is imported, as in the engine process
+    os.environ.setdefault(name, value)
 
 
 @pytest.fixture(scope="session")
 def smollm2_path() -> Path:
     """The default model's GGUF file, fetched into the cache once."""
     return hub.resolve(hub.DEFAULT_MODEL)
+
+
+@pytest.fixture(scope="session")
+def url(smollm2_path: Path) -> Iterator[str]:
+    """Where the default model is served."""
+    with serve(smollm2_path) as url:
+        yield url

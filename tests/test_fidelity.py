@@ -4,11 +4,12 @@ Transformers reads the file by itself, so that both our reading and our arithmet
 """
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from torch import Tensor
@@ -23,6 +24,8 @@ from model.runner import TorchRunner
 from model.transformer import Transformer
 from model.weights.gguf import read_header
 from model.weights.load import load_model
+from service.text.tokenizer import Tokenizer
+from tests.served import at_once, streamed_at_once
 
 pytestmark = pytest.mark.slow
 
@@ -63,7 +66,7 @@ def prompts(smollm2_path: Path) -> list[Ids]:
     metadata = read_header(smollm2_path).metadata
     vocab = {token: id for id, token in enumerate(metadata["tokenizer.ggml.tokens"])}
     merges = [tuple(merge.split(" ")) for merge in metadata["tokenizer.ggml.merges"]]
-    tokenizer = Tokenizer(BPE(vocab, merges))
+    tokenizer = Backend(BPE(vocab, merges))
     tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
     return [tokenizer.encode(text).ids for text in TEXTS]
 
@@ -180,4 +183,18 @@ def test_alone_is_as_in_a_batch(
 def test_chunked_is_as_whole(
     runner: TorchRunner, prompts: list[Ids], greedy_tokens: list[Ids]
 ) -> None:
-    assert generate(runner, prompts, chunk_len=7) == greedy_tokens
+    chunked = generate(runner, [prompts[index] for index in KINDS], chunk_len=7)
+    assert chunked == [greedy_tokens[index] for index in KINDS]
+
+
+def test_the_server_says_the_same_streamed_and_not(
+    url: str, smollm2_path: Path, prompts: list[Ids], greedy_tokens: list[Ids]
+) -> None:
+    tokenizer = Tokenizer.load(smollm2_path)
+    expected = [tokenizer.decode(ids, skip_special_tokens=False) for ids in greedy_tokens]
+    common = {"max_tokens": NUM_TOKENS, "temperature": 0, "ignore_eos": True}
+    bodies = [{"prompt": ids, "skip_special_tokens": False} | common for ids in prompts]
+    with ThreadPoolExecutor() as pool:  # both kinds share the engine's batches
+        streams = pool.submit(streamed_at_once, url, bodies)
+        assert at_once(url, bodies) == expected
+        assert streams.result() == expected

@@ -1,6 +1,7 @@
 """One life of the engine process, as the API process sees it: spawn, send, receive, close."""
 
 import asyncio
+import os
 import signal
 import sys
 import tempfile
@@ -17,6 +18,9 @@ from service.engine.messages import EngineSpec, FromEngine, ToEngine
 
 COMMAND = (sys.executable, "-P", "-m", "service.engine.process")
 GRACE_SECONDS = 2.0
+ENVIRONMENT = {"OMP_WAIT_POLICY": "passive"}
+"""Threads that wait for one another sleep. Spinning, they keep each other, the API process and
+whoever else shares the cores from running: a step then takes up to ten times as long."""
 
 
 class EngineDiedError(RuntimeError):
@@ -88,7 +92,9 @@ async def spawn(
             requests_address=f"ipc://{folder}/requests",
             reports_address=f"ipc://{folder}/reports",
         )
-        process = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.PIPE)
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=asyncio.subprocess.PIPE, env=ENVIRONMENT | os.environ
+        )
         child = EngineChild(process, spec)
         try:
             yield child
