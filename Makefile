@@ -19,6 +19,7 @@ serve: $(VENV)/installed
 
 test: $(VENV)/installed-dev
 	$(BIN)/pytest --cov --cov-report=
+	rm -f .coverage.*  # cut short in processes that tests killed
 	$(BIN)/coverage report --skip-covered --fail-under=95
 	$(BIN)/coverage report --skip-covered --fail-under=100 \
 	    --include='service/api/*,service/engine/*,service/text/*'
