@@ -24,7 +24,8 @@ test: $(VENV)/installed-dev
 	$(BIN)/coverage report --skip-covered --fail-under=100 \
 	    --include='service/api/*,service/engine/*,service/text/*'
 
-check: lint type test
+check: lint
+	$(MAKE) --jobs 2 type test  # mypy has one core for itself, and is done before the tests are
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
