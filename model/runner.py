@@ -17,6 +17,7 @@ from model.config import ModelConfig, load_config
 from model.errors import ModelError
 from model.host import usable_cores
 from model.kv_cache import KVCache, affordable_pages, page_bytes
+from model.linear import pack_linears
 from model.packing import pack
 from model.sampling import Sampler
 from model.transformer import Transformer
@@ -95,6 +96,7 @@ def load_runner(
             "tokens: take that or less"
         )
     model = load_model(path, config, report=partial(progress, "weights"))
+    pack_linears(model)
     progress("cache", "", 0.0)
     most = max_sequences * _num_pages(max_model_len or config.context_len)
     cache = _allocate_cache(model, memory=kv_cache_memory, most_pages=most)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, silu
+from torch.nn.functional import silu
 
 from model.attention.reference import Plan, attend, prepare
 from model.config import ModelConfig
@@ -38,9 +38,7 @@ class Transformer(nn.Module):
         self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.norm_eps)
-        self.head = (
-            self.embedding if config.tied_head else _linear(config.hidden_size, config.vocab_size)
-        )
+        self.head = _linear(config.hidden_size, config.vocab_size)
         self.register_buffer("frequency", inverse_frequencies(config), persistent=False)
 
     @property
@@ -53,7 +51,7 @@ class Transformer(nn.Module):
         x_TW = self.embedding(batch.token_ids_T)
         for block, layer_cache in zip(self.blocks, cache.layers, strict=True):
             x_TW = block(x_TW, layer_cache, step)
-        return linear(self.norm(x_TW[output_rows_S]), self.head.weight)
+        return self.head(self.norm(x_TW[output_rows_S]))
 
     def _step(self, batch: RaggedBatch) -> Step:
         return Step(

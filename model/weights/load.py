@@ -33,13 +33,15 @@ def load_model(path: Path, config: ModelConfig, *, report: Report) -> Transforme
     with torch.device("meta"):  # shapes alone: random weights would take a second to draw
         model = Transformer(config)
     weights = {name: torch.empty_like(p, device="cpu") for name, p in model.named_parameters()}
+    if config.tied_head:
+        weights["head.weight"] = weights["embedding.weight"]
     weights[FREQUENCY_DIVISORS] = torch.ones(config.head_dim // 2)
     try:
         _fill(weights, *_source(path, config), report=report)
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from error
     model.frequency /= weights.pop(FREQUENCY_DIVISORS)
-    model.load_state_dict(weights, strict=False, assign=True)  # a tied head has no entry
+    model.load_state_dict(weights, assign=True)
     return model
 
 
