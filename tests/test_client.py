@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,11 @@ async def collect(client: EngineClient, wanted: Request) -> tuple[list[int], Eve
         seen = [event async for event in events]
     assert [event.finish_reason is None for event in seen[:-1]] == [True] * (len(seen) - 1)
     return [token_id for event in seen for token_id in event.token_ids], seen[-1]
+
+
+def expected(wanted: Request) -> list[int]:
+    seed = wanted.sampling.seed
+    return generate(wanted.prompt_ids, max_tokens=wanted.max_tokens, seed=seed)
 
 
 def child_pid(client: EngineClient) -> int:
@@ -107,16 +113,35 @@ def test_streams_outlive_a_killed_engine_with_the_same_tokens() -> None:
 
 async def _poison() -> None:
     async with running(make_client("poison")) as client:
+        wanted = (request(f"r{i}", [i % 9, 9], max_tokens=60, seed=i) for i in range(100))
+        innocent = list(islice((one for one in wanted if POISON not in expected(one)), 4))
+        tasks = [asyncio.create_task(collect(client, one)) for one in innocent]
+        await until(lambda: client.stats.num_running == 4)
         tokens, last = await collect(client, request("bad", [1, POISON]))
         assert (tokens, last.finish_reason) == ([], "error")
-        assert "died twice" in last.message
-        await until(lambda: client.status.phase == "ready")
-        tokens, _ = await collect(client, request("good", [1, 2], max_tokens=2))
-        assert tokens == generate([1, 2], max_tokens=2)
+        assert "died each time" in last.message
+        for one, (tokens, _) in zip(innocent, await asyncio.gather(*tasks), strict=True):
+            assert tokens == expected(one)
 
 
-def test_a_request_that_kills_the_engine_twice_is_ended_and_the_engine_lives() -> None:
+def test_a_request_that_kills_the_engine_is_ended_alone() -> None:
     asyncio.run(_poison())
+
+
+async def _suspects_leave() -> None:
+    async with running(make_client("poison")) as client:
+        tasks = [
+            asyncio.create_task(collect(client, request(f"bad{i}", [1, POISON]))) for i in range(4)
+        ]
+        await until(lambda: len(client._suspects) == 4)
+        tasks[1].cancel()  # while it is held back
+        tasks[0].cancel()  # while it is tried
+        for _, last in await asyncio.gather(*tasks[2:]):
+            assert last.finish_reason == "error"
+
+
+def test_suspects_may_leave_and_are_tried_one_after_the_other() -> None:
+    asyncio.run(_suspects_leave())
 
 
 async def _mute() -> None:

@@ -1,12 +1,14 @@
 """The asyncio side of the engine: submit requests, receive their events, watch over the process.
 
 Supervision: when the process dies or falls silent it is started again, and requests in flight are
-submitted again with the tokens they have, so that their streams pause and go on. A request that was
-there at two deaths in a row is ended with an error, as the likely cause.
+submitted again with the tokens they have, so that their streams pause and go on. Those that were
+there at two deaths in a row are suspects: they are tried one after the other, each until it has got
+a token, and one that meets a third death that way is ended with an error, alone.
 """
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -36,6 +38,7 @@ SILENCE_SECONDS = 60.0
 MAX_DEATHS = 4
 """Deaths in a row without becoming ready after which the engine is given up."""
 FIRST_BACKOFF_SECONDS = 0.1
+SUSPECT_DEATHS = 2
 
 Phase = Literal["starting", "loading", "ready", "restarting", "failed", "stopped"]
 
@@ -84,10 +87,12 @@ class Submission:
         self.request = request
         self.output_ids = list(request.output_ids)
         self.num_deaths = 0
+        """Of the engine while it worked on this, since this last got a token."""
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._ended = False
 
     def put(self, event: Event) -> None:
+        self.num_deaths = 0
         self.output_ids += event.token_ids
         self._events.put_nowait(event)
 
@@ -121,6 +126,7 @@ class EngineClient:
         self._num_deaths = 0  # in a row, without becoming ready in between
         self._supervisor: asyncio.Task[None] | None = None
         self._submissions: dict[str, Submission] = {}
+        self._suspects: deque[Submission] = deque()  # the first is being tried
 
     @property
     def status(self) -> EngineStatus:
@@ -155,6 +161,7 @@ class EngineClient:
             unfinished = self._submissions.pop(request.id, None)
             if unfinished and self._child is not None:
                 self._child.send(Abort(request.id))
+            self._acquit(submission)
 
     async def _supervise(self) -> None:
         """Live through one engine process after the other, until none can be had."""
@@ -194,8 +201,24 @@ class EngineClient:
         self._info = info
         self._num_deaths = 0
         self._status = EngineStatus("ready", fraction=1.0)
+        suspects = [s for s in self._submissions.values() if s.num_deaths >= SUSPECT_DEATHS]
         for submission in self._submissions.values():
-            child.send(submission.resumed())
+            if submission not in suspects:
+                child.send(submission.resumed())
+        self._suspects = deque(suspects)
+        self._try_suspect()
+
+    def _try_suspect(self) -> None:
+        if self._suspects and self._child is not None:
+            self._child.send(self._suspects[0].resumed())
+
+    def _acquit(self, submission: Submission) -> None:
+        """It has got a token or has left: no suspect any more, and the next one's turn."""
+        if submission in self._suspects:
+            was_tried = submission is self._suspects[0]
+            self._suspects.remove(submission)
+            if was_tried:
+                self._try_suspect()
 
     def _on_death(self, reason: str) -> None:
         log.error("%s; starting it again", reason)
@@ -203,10 +226,12 @@ class EngineClient:
         self._stats = Stats()
         self._num_deaths += 1
         self._status = EngineStatus("restarting", reason)
+        held_back = list(self._suspects)[1:]
         for submission in list(self._submissions.values()):
-            submission.num_deaths += 1
-            if submission.num_deaths == 2:
-                self._fail(submission, "the engine died twice while it worked on this request")
+            if submission not in held_back:
+                submission.num_deaths += 1
+            if submission.num_deaths > SUSPECT_DEATHS:
+                self._fail(submission, "the engine died each time it worked on this request")
 
     def _deliver(self, events: Sequence[Event]) -> None:
         for event in events:
@@ -216,6 +241,7 @@ class EngineClient:
             if event.finish_reason:
                 del self._submissions[event.request_id]
             submission.put(event)
+            self._acquit(submission)
 
     def _fail(self, submission: Submission, message: str) -> None:
         name = submission.request.id
