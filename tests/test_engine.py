@@ -174,3 +174,13 @@ def test_no_more_than_max_sequences_run_at_once_in_order_of_arrival() -> None:
     events = run(engine)
     assert list(events) == ["a", "b", "c"]
     assert max(len(batch.rows) for batch in runner.batches) == 2
+
+
+def test_a_sequences_own_work_does_not_count_as_cached() -> None:
+    engine, _ = make_engine(num_pages=6, max_batch_tokens=4)
+    engine.add(Request(id="old", prompt_ids=prompt(4), max_tokens=20))
+    engine.step()
+    engine.add(Request(id="young", prompt_ids=prompt(12, start=5), max_tokens=2))
+    events = run(engine)
+    assert engine.stats.num_preemptions > 0
+    assert events["young"][0].num_cached_tokens == 0

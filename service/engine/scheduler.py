@@ -89,7 +89,9 @@ class Scheduler:
             self.blocks.release(sequence.page_ids)
             return 0
         self.running.append(self.waiting.popleft())
-        sequence.num_computed = sequence.num_cached = num_cached
+        sequence.num_computed = num_cached
+        if sequence.num_cached is None:  # later, some of it may be the sequence's own work
+            sequence.num_cached = num_cached
         self._plan[sequence] = min(sequence.num_pending, budget)
         return self._plan[sequence]
 
@@ -114,6 +116,6 @@ class Scheduler:
             request_id=sequence.request.id,
             token_ids=[sampled.token_id],
             logprobs=[sampled.logprobs] if sampled.logprobs else [],
-            num_cached_tokens=sequence.num_cached if sequence.num_output == 1 else 0,
+            num_cached_tokens=(sequence.num_cached or 0) if sequence.num_output == 1 else 0,
             finish_reason=reason,
         )

@@ -18,8 +18,8 @@ class Sequence:
         self.token_ids = [*request.prompt_ids, *request.output_ids]
         self.page_ids: list[int] = []
         self.num_computed = 0
-        self.num_cached = 0
-        """Tokens that the prefix cache supplied when it was first admitted."""
+        self.num_cached: int | None = None
+        """Tokens that the prefix cache supplied when it was first admitted; None: not yet."""
         self._page_hashes: list[bytes] = []
 
     @property
