@@ -26,8 +26,10 @@ class EngineMachine(RuleBasedStateMachine):
         self, num_pages: int, page_size: int, max_batch_tokens: int, data: st.DataObject
     ) -> None:
         max_sequences = data.draw(st.integers(1, max_batch_tokens))
-        runner = FakeRunner(num_pages=num_pages, page_size=page_size)
-        self.engine = Engine(runner, max_batch_tokens=max_batch_tokens, max_sequences=max_sequences)
+        self.runner = FakeRunner(num_pages=num_pages, page_size=page_size)
+        self.engine = Engine(
+            self.runner, max_batch_tokens=max_batch_tokens, max_sequences=max_sequences
+        )
         self.max_batch_tokens = max_batch_tokens
         self.requests: dict[str, Request] = {}
         self.outputs: dict[str, list[int]] = {}
@@ -71,7 +73,8 @@ class EngineMachine(RuleBasedStateMachine):
         for _ in range(num_steps):
             self.take(self.engine.step())
             self.engine.check_integrity()
-            assert self.engine.stats.num_batch_tokens <= self.max_batch_tokens
+            assert all(b.num_tokens <= self.max_batch_tokens for b in self.runner.batches)
+            self.runner.batches.clear()
 
     def take(self, events: list[Event]) -> None:
         for event in events:

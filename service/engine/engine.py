@@ -20,7 +20,6 @@ class Engine:
         self._events: list[Event] = []
         self._num_arrivals = 0
         self._num_steps = 0
-        self._num_batch_tokens = 0
 
     @property
     def info(self) -> EngineInfo:
@@ -41,7 +40,6 @@ class Engine:
             num_pages=self._blocks.num_pages,
             num_steps=self._num_steps,
             num_preemptions=self._scheduler.num_preemptions,
-            num_batch_tokens=self._num_batch_tokens,
         )
 
     @property
@@ -81,7 +79,6 @@ class Engine:
         if batch.rows:
             self._events += self._scheduler.commit(self._runner.run(batch))
             self._num_steps += 1
-        self._num_batch_tokens = batch.num_tokens
         events, self._events = self._events, []
         return events
 

@@ -69,10 +69,6 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     num_pages: int = 0
     num_steps: int = 0
     num_preemptions: int = 0
-    num_batch_tokens: int = 0
-    """Tokens that this one step computed."""
-    step_seconds: float = 0.0
-    """Duration of this one step."""
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
