@@ -46,6 +46,29 @@ def test_a_stopped_process_is_dead_and_does_not_outlive_its_owner(
         os.kill(pid, 0)
 
 
+async def _cancelled_while_closing() -> int:
+    pids = []
+
+    async def hold() -> None:
+        async with spawn(Path("some.gguf"), EngineConfig(), command=COMMAND) as child:
+            await receive_until_ready(child)
+            os.kill(child.pid, signal.SIGSTOP)
+            pids.append(child.pid)
+
+    task = asyncio.create_task(hold())
+    while not pids:  # noqa: ASYNC110 - what is waited for happens in another process
+        await asyncio.sleep(0.01)
+    task.cancel()  # it is waiting for the stopped process by now
+    await asyncio.wait({task})
+    return pids[0]
+
+
+def test_closing_that_is_cancelled_leaves_no_process() -> None:
+    pid = asyncio.run(_cancelled_while_closing())
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
 async def _idle() -> None:
     async with spawn(Path("some.gguf"), EngineConfig(), command=COMMAND) as child:
         await receive_until_ready(child)

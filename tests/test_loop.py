@@ -1,8 +1,6 @@
 """The engine process's loop, run in this process: real sockets, a fake model, scripted messages."""
 
-import io
 import os
-import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -77,7 +75,6 @@ def test_serve_waits_only_when_idle_and_reports_every_step() -> None:
     tokens = [t for report in reports for event in report.events for t in event.token_ids]
     assert tokens == generate([1, 2], max_tokens=3)
     assert [report.stats.num_steps for report in reports] == [0, 1, 2, 3, 3, 3]
-    assert reports[1].stats.step_seconds > 0
 
 
 def test_serve_aborts_what_runs() -> None:
@@ -157,14 +154,17 @@ def test_run_reports_a_model_that_cannot_be_run(tmp_path: Path, parent: SimpleNa
 def test_main_reads_the_spec_from_stdin_and_ends_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = spec(tmp_path)
-    stdin = io.TextIOWrapper(io.BytesIO(msgspec.json.encode(given) + b"\n"))
     ended = threading.Event()
-    monkeypatch.setattr(sys, "stdin", stdin)
     monkeypatch.setattr(os, "_exit", lambda status: ended.set())
-    monkeypatch.setattr(signal, "signal", lambda *args: None)
     seen: list[EngineSpec] = []
     monkeypatch.setattr(loop, "run", lambda spec, load: seen.append(spec))
-    main(lambda spec, progress: FakeRunner())
-    assert seen == [given]
-    assert ended.wait(10), "the end of stdin ends the process"
+    reader, writer = os.pipe()
+    with os.fdopen(reader) as stdin, os.fdopen(writer, "wb") as parent:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        parent.write(msgspec.json.encode(spec(tmp_path)) + b"\n")
+        parent.flush()
+        main(lambda spec, progress: FakeRunner())
+        assert seen == [spec(tmp_path)]
+        assert not ended.is_set()
+        parent.close()
+        assert ended.wait(10), "the end of stdin ends the process"

@@ -5,8 +5,8 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -24,25 +24,38 @@ whoever else shares the cores from running: a step then takes up to ten times as
 
 
 class EngineDiedError(RuntimeError):
-    """The engine process has exited, or has been silent for too long."""
+    """The engine process could not be started, has exited, or has been silent for too long."""
+
+
+@contextmanager
+def open_sockets(spec: EngineSpec) -> Iterator[tuple[zmq.Socket[bytes], zmq.asyncio.Socket]]:
+    """The API process's ends: to send requests, which never waits, and to receive reports."""
+    context = zmq.asyncio.Context()
+    requests, reports = zmq.Context(context).socket(zmq.PUSH), context.socket(zmq.PULL)
+    try:
+        for socket in (requests, reports):
+            socket.set_hwm(0)
+        requests.connect(spec.requests_address)  # so that it queues until the other end binds
+        reports.bind(spec.reports_address)
+        yield requests, reports
+    finally:
+        requests.close(linger=0)
+        context.destroy(linger=0)
 
 
 class EngineChild:
-    def __init__(self, process: asyncio.subprocess.Process, spec: EngineSpec) -> None:
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        requests: zmq.Socket[bytes],
+        reports: zmq.asyncio.Socket,
+    ) -> None:
         self._process = process
         self._exited = asyncio.ensure_future(process.wait())
-        self._context = zmq.asyncio.Context()
-        self._requests = zmq.Context(self._context).socket(zmq.PUSH)
-        self._requests.set_hwm(0)
-        self._requests.connect(spec.requests_address)  # so that it queues until the other end binds
-        self._reports = self._context.socket(zmq.PULL)
-        self._reports.set_hwm(0)
-        self._reports.bind(spec.reports_address)
+        self._requests = requests
+        self._reports = reports
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(FromEngine)
-        assert process.stdin is not None
-        self._stdin = process.stdin
-        self._stdin.write(msgspec.json.encode(spec) + b"\n")
 
     @property
     def pid(self) -> int:
@@ -70,14 +83,15 @@ class EngineChild:
         raise EngineDiedError(f"it was silent for {patience:g} s")
 
     async def close(self) -> None:
-        """See the process off, by force if need be, and remove the sockets."""
-        self._stdin.close()  # tells the process that it is to end
-        await asyncio.wait({self._exited}, timeout=GRACE_SECONDS)
-        if not self._exited.done():
-            self._process.kill()
+        """See the process off, by force if need be."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()  # tells the process that it is to end
+        try:
+            await asyncio.wait({self._exited}, timeout=GRACE_SECONDS)
+        finally:
+            if not self._exited.done():
+                self._process.kill()
             await self._exited
-        self._requests.close(linger=0)
-        self._context.destroy(linger=0)
 
 
 @asynccontextmanager
@@ -92,14 +106,27 @@ async def spawn(
             requests_address=f"ipc://{folder}/requests",
             reports_address=f"ipc://{folder}/reports",
         )
+        with open_sockets(spec) as sockets:
+            child = EngineChild(await _start(spec, command), *sockets)
+            try:
+                yield child
+            finally:
+                await child.close()
+
+
+async def _start(spec: EngineSpec, command: Sequence[str]) -> asyncio.subprocess.Process:
+    try:
         process = await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.PIPE, env=ENVIRONMENT | os.environ
+            *command,
+            stdin=asyncio.subprocess.PIPE,
+            env=ENVIRONMENT | os.environ,
+            start_new_session=True,  # Ctrl-C in a terminal is for the parent alone
         )
-        child = EngineChild(process, spec)
-        try:
-            yield child
-        finally:
-            await child.close()
+    except OSError as error:
+        raise EngineDiedError(f"it could not be started: {error}") from error
+    assert process.stdin is not None
+    process.stdin.write(msgspec.json.encode(spec) + b"\n")
+    return process
 
 
 def describe_exit(code: int) -> str:

@@ -5,10 +5,8 @@ Knows no torch: what loads the model is given.
 """
 
 import os
-import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
@@ -94,27 +92,19 @@ def serve(engine: Engine, channel: Channel) -> NoReturn:
                 engine.add(message)
             else:
                 engine.abort(message.request_id)
-        channel.send(step(engine))
-
-
-def step(engine: Engine) -> StepReport:
-    if not engine.has_work:
-        engine.check_integrity()
-    started = time.monotonic()
-    events = engine.step()
-    seconds = time.monotonic() - started
-    return StepReport(events, msgspec.structs.replace(engine.stats, step_seconds=seconds))
+        if not engine.has_work:
+            engine.check_integrity()
+        channel.send(StepReport(engine.step(), engine.stats))
 
 
 def exit_with_parent() -> None:
     """The API process never writes more than the spec; the end of stdin means that it is gone."""
-    sys.stdin.buffer.read()
+    os.read(sys.stdin.fileno(), 1)  # a buffered read would hold a lock that a normal exit wants
     os._exit(1)
 
 
 def main(load: Load) -> None:
     """Read the spec, a line of JSON on stdin, and run."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the group; the parent decides
     spec = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineSpec)
     threading.Thread(target=exit_with_parent, daemon=True).start()
     run(spec, load)
