@@ -1,7 +1,8 @@
 """An engine process with a fake model: `python -m tests.fake_engine_process [fault]`.
 
 Faults: `unloadable` reports a user's mistake; `crash-loading` ends before it is ready; `poison`
-dies when a batch holds token 49; `mute` falls silent on it.
+dies when a batch holds token 49; `mute` falls silent on it;
+`die-after-3` dies in its fourth step.
 """
 
 import os
@@ -23,6 +24,8 @@ class FaultyRunner(FakeRunner):
         self.fault = fault
 
     def run(self, batch: Batch) -> StepOutput:
+        if self.fault == "die-after-3" and len(self.batches) == 3:
+            raise RuntimeError("the device says no")
         if any(POISON in row.token_ids for row in batch.rows):
             if self.fault == "poison":
                 raise RuntimeError("the device says no")

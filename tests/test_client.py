@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import islice
@@ -133,14 +134,19 @@ async def _suspects_leave() -> None:
         tasks = [
             asyncio.create_task(collect(client, request(f"bad{i}", [1, POISON]))) for i in range(4)
         ]
-        await until(lambda: len(client._suspects) == 4)
-        tasks[1].cancel()  # while it is held back
+        await until(lambda: len(client._trials) == 4)
+        late = request("late", [1, 2])
+        tasks.append(asyncio.create_task(collect(client, late)))
+        await until(lambda: len(client._trials) == 5)
+        tasks[1].cancel()  # while it waits
         tasks[0].cancel()  # while it is tried
+        tokens, _ = await tasks.pop()
+        assert tokens == expected(late)
         for _, last in await asyncio.gather(*tasks[2:]):
             assert last.finish_reason == "error"
 
 
-def test_suspects_may_leave_and_are_tried_one_after_the_other() -> None:
+def test_suspects_are_tried_one_after_the_other_and_may_leave() -> None:
     asyncio.run(_suspects_leave())
 
 
@@ -181,6 +187,49 @@ async def _crash_loading() -> None:
 def test_an_engine_that_never_gets_ready_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "FIRST_BACKOFF_SECONDS", 0.001)
     asyncio.run(_crash_loading())
+
+
+async def _no_process() -> None:
+    client = EngineClient(Path("some.gguf"), EngineConfig(), command=("no-such-command",))
+    await client.start()
+    await until(lambda: client.status.phase == "failed")
+    assert "could not be started" in client.status.detail
+    await client.stop()
+
+
+def test_a_process_that_cannot_be_started_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "FIRST_BACKOFF_SECONDS", 0.001)
+    asyncio.run(_no_process())
+
+
+def test_a_failure_of_the_supervisor_itself_is_a_failed_engine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    too_long = tmp_path / ("x" * 100)  # for the address of a Unix socket
+    too_long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(too_long))
+    asyncio.run(_broken_supervisor())
+
+
+async def _broken_supervisor() -> None:
+    client = make_client()
+    await client.start()
+    await until(lambda: client.status.phase == "failed")
+    assert "ZMQError" in client.status.detail
+    await client.stop()
+
+
+async def _dies_often() -> None:
+    async with running(make_client("die-after-3")) as client:
+        tokens, last = await collect(client, request("long", [1, 2], max_tokens=60))
+        assert last.finish_reason == "error"
+        assert tokens == generate([1, 2], max_tokens=60)[: len(tokens)]
+        assert len(tokens) > client_module.MOST_DEATHS
+
+
+def test_a_request_is_not_resumed_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "MOST_DEATHS", 3)
+    asyncio.run(_dies_often())
 
 
 async def _stop() -> None:

@@ -2,8 +2,8 @@
 
 Supervision: when the process dies or falls silent it is started again, and requests in flight are
 submitted again with the tokens they have, so that their streams pause and go on. Those that were
-there at two deaths in a row are suspects: they are tried one after the other, each until it has got
-a token, and one that meets a third death that way is ended with an error, alone.
+there at two deaths in a row are suspects: from then on each request is tried by itself until it has
+got a token, suspects first, and one that meets a third death that way is ended with an error.
 """
 
 import asyncio
@@ -39,6 +39,8 @@ MAX_DEATHS = 4
 """Deaths in a row without becoming ready after which the engine is given up."""
 FIRST_BACKOFF_SECONDS = 0.1
 SUSPECT_DEATHS = 2
+MOST_DEATHS = 8
+"""Of the engine in one request's life, even if it gets a token each time."""
 
 Phase = Literal["starting", "loading", "ready", "restarting", "failed", "stopped"]
 
@@ -87,12 +89,14 @@ class Submission:
         self.request = request
         self.output_ids = list(request.output_ids)
         self.num_deaths = 0
-        """Of the engine while it worked on this, since this last got a token."""
+        """Of the engine while it worked on this."""
+        self.num_deaths_in_a_row = 0
+        """Since this last got a token."""
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._ended = False
 
     def put(self, event: Event) -> None:
-        self.num_deaths = 0
+        self.num_deaths_in_a_row = 0
         self.output_ids += event.token_ids
         self._events.put_nowait(event)
 
@@ -126,7 +130,7 @@ class EngineClient:
         self._num_deaths = 0  # in a row, without becoming ready in between
         self._supervisor: asyncio.Task[None] | None = None
         self._submissions: dict[str, Submission] = {}
-        self._suspects: deque[Submission] = deque()  # the first is being tried
+        self._trials: deque[Submission] = deque()  # the first is on; the engine has no other
 
     @property
     def status(self) -> EngineStatus:
@@ -154,28 +158,40 @@ class EngineClient:
         if self._child is None:
             raise EngineUnavailableError(f"the engine is {self._status.phase}")
         submission = self._submissions[request.id] = Submission(request)
-        self._child.send(request)
         try:
+            if self._trials:
+                self._trials.append(submission)
+            else:
+                self._child.send(request)
             yield submission
         finally:
             unfinished = self._submissions.pop(request.id, None)
             if unfinished and self._child is not None:
                 self._child.send(Abort(request.id))
-            self._acquit(submission)
+            self._end_trial(submission)
 
     async def _supervise(self) -> None:
-        """Live through one engine process after the other, until none can be had."""
-        while self._num_deaths < MAX_DEATHS:
-            try:
-                async with spawn(self._model_path, self._config, command=self._command) as child:
-                    reason = await self._follow(child)
-                break
-            except EngineDiedError as death:
-                reason = f"the engine process died: {death}"
-                self._on_death(reason)
-                await asyncio.sleep(FIRST_BACKOFF_SECONDS * 2 ** (self._num_deaths - 1))
+        try:
+            reason = await self._live()
+        except Exception as error:
+            log.exception("the engine can't be watched over any longer")
+            reason = f"the server failed: {type(error).__name__}"
         log.critical("giving up: %s", reason)
         self._give_up(EngineStatus("failed", reason))
+
+    async def _live(self) -> str:
+        """Through one engine process after the other, until none can be had; says why not."""
+        while True:
+            try:
+                async with spawn(self._model_path, self._config, command=self._command) as child:
+                    return await self._follow(child)
+            except EngineDiedError as death:
+                reason = f"the engine process died: {death}"
+            self._on_death(reason)
+            if self._num_deaths == MAX_DEATHS:
+                return reason
+            log.error("%s; starting it again", reason)
+            await asyncio.sleep(FIRST_BACKOFF_SECONDS * 2 ** (self._num_deaths - 1))
 
     async def _follow(self, child: EngineChild) -> str:
         """Take in one process's reports; returns only if it says that it can't run, and why."""
@@ -201,36 +217,40 @@ class EngineClient:
         self._info = info
         self._num_deaths = 0
         self._status = EngineStatus("ready", fraction=1.0)
-        suspects = [s for s in self._submissions.values() if s.num_deaths >= SUSPECT_DEATHS]
-        for submission in self._submissions.values():
-            if submission not in suspects:
-                child.send(submission.resumed())
-        self._suspects = deque(suspects)
-        self._try_suspect()
+        in_flight = list(self._submissions.values())
+        if any(s.num_deaths_in_a_row >= SUSPECT_DEATHS for s in in_flight):
+            self._trials.extend(sorted(in_flight, key=lambda s: -s.num_deaths_in_a_row))
+            in_flight = [self._trials[0]]
+        for submission in in_flight:
+            child.send(submission.resumed())
 
-    def _try_suspect(self) -> None:
-        if self._suspects and self._child is not None:
-            self._child.send(self._suspects[0].resumed())
-
-    def _acquit(self, submission: Submission) -> None:
-        """It has got a token or has left: no suspect any more, and the next one's turn."""
-        if submission in self._suspects:
-            was_tried = submission is self._suspects[0]
-            self._suspects.remove(submission)
-            if was_tried:
-                self._try_suspect()
+    def _end_trial(self, submission: Submission) -> None:
+        """It has got a token or has left: the next one's turn."""
+        if submission not in self._trials:
+            return
+        was_on = submission is self._trials[0]
+        self._trials.remove(submission)
+        if was_on and self._trials and self._child is not None:
+            self._child.send(self._trials[0].resumed())
 
     def _on_death(self, reason: str) -> None:
-        log.error("%s; starting it again", reason)
+        if self._child is not None:  # while it loads, it works on no request
+            self._charge_in_flight()
         self._child = None
         self._stats = Stats()
         self._num_deaths += 1
         self._status = EngineStatus("restarting", reason)
-        held_back = list(self._suspects)[1:]
+
+    def _charge_in_flight(self) -> None:
+        waiting = list(self._trials)[1:]
+        self._trials.clear()
         for submission in list(self._submissions.values()):
-            if submission not in held_back:
-                submission.num_deaths += 1
-            if submission.num_deaths > SUSPECT_DEATHS:
+            if submission in waiting:
+                continue
+            submission.num_deaths += 1
+            submission.num_deaths_in_a_row += 1
+            in_a_row = submission.num_deaths_in_a_row
+            if in_a_row > SUSPECT_DEATHS or submission.num_deaths == MOST_DEATHS:
                 self._fail(submission, "the engine died each time it worked on this request")
 
     def _deliver(self, events: Sequence[Event]) -> None:
@@ -241,7 +261,7 @@ class EngineClient:
             if event.finish_reason:
                 del self._submissions[event.request_id]
             submission.put(event)
-            self._acquit(submission)
+            self._end_trial(submission)
 
     def _fail(self, submission: Submission, message: str) -> None:
         name = submission.request.id
