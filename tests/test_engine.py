@@ -178,9 +178,9 @@ def test_no_more_than_max_sequences_run_at_once_in_order_of_arrival() -> None:
 
 def test_a_sequences_own_work_does_not_count_as_cached() -> None:
     engine, _ = make_engine(num_pages=6, max_batch_tokens=4)
-    engine.add(Request(id="old", prompt_ids=prompt(4), max_tokens=20))
+    engine.add(Request(id="old", prompt_ids=prompt(4), max_tokens=6))
     engine.step()
-    engine.add(Request(id="young", prompt_ids=prompt(12, start=5), max_tokens=2))
-    events = run(engine)
-    assert engine.stats.num_preemptions > 0
+    engine.add(Request(id="young", prompt_ids=prompt(16, start=5), max_tokens=2))
+    events = run(engine)  # preempts the young one in the middle of its prompt
+    assert engine.stats.num_preemptions == 1
     assert events["young"][0].num_cached_tokens == 0
