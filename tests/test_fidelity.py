@@ -96,7 +96,7 @@ def theirs(smollm2_path: Path) -> LlamaForCausalLM:
             rope_parameters={"rope_type": "default", "rope_theta": 100_000.0},
         )
     )
-    checkpoint = load_gguf_checkpoint(  # type: ignore[no-untyped-call]
+    checkpoint = load_gguf_checkpoint(
         smollm2_path, return_tensors=True, model_to_load=model
     )
     outcome = model.load_state_dict(checkpoint["tensors"], strict=False)
