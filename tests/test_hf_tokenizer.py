@@ -81,8 +81,25 @@ def test_a_folders_files_say_which_tokens_are_special(folder: Folder) -> None:
     )
     tokenizer = Tokenizer.load(path)
     assert (tokenizer.bos_id, tokenizer.eos_id) == (259, 260)
-    assert tokenizer.eos_ids == {260, 261}
+    assert tokenizer.eos_ids == {260, 261, 7}
     assert tokenizer.chat_template is None
+
+
+@pytest.mark.parametrize(
+    ("generation_config", "config", "expected"),
+    [
+        ({"do_sample": True}, {"eos_token_id": [1, 2]}, {1, 2}),
+        ({"eos_token_id": None}, {"eos_token_id": 1}, {1}),
+        ({"eos_token_id": [2, 3]}, {"eos_token_id": 1}, {1, 2, 3}),
+        ({"eos_token_id": 0}, {}, {0}),
+        ({}, {}, set()),
+    ],
+)
+def test_a_turn_ends_with_any_id_that_either_file_names(
+    folder: Folder, generation_config: object, config: object, expected: set[int]
+) -> None:
+    path = folder(byte_level(), generation_config=generation_config, config=config)
+    assert Tokenizer.load(path).eos_ids == expected
 
 
 def test_a_folder_with_the_fewest_files_will_do(folder: Folder) -> None:

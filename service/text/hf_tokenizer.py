@@ -4,11 +4,13 @@ tokenizer.json             everything that encoding and decoding need
 tokenizer_config.json      bos_token, eos_token, add_bos_token, chat_template
 special_tokens_map.json    bos_token, eos_token, in folders whose tokenizer_config has none
 chat_template.jinja        the chat template of newer folders; wins over tokenizer_config's
-generation_config.json     eos_token_id, one or several; else config.json's
+generation_config.json     eos_token_id, one or several
+config.json                the same; either file may name one that the other doesn't
 """
 
 import json
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +69,9 @@ def _token_id(backend: tokenizers.Tokenizer, config: Mapping[str, Any], key: str
 
 
 def _turn_end_ids(folder: Path) -> frozenset[int]:
-    config = _json(folder / "generation_config.json") or _json(folder / "config.json")
-    ids = config.get("eos_token_id")
-    listed = ids if isinstance(ids, list) else [ids]
+    configs = (_json(folder / name) for name in ("generation_config.json", "config.json"))
+    named = [config.get("eos_token_id") for config in configs]
+    listed = chain.from_iterable(ids if isinstance(ids, list) else [ids] for ids in named)
     return frozenset(token_id for token_id in listed if isinstance(token_id, int))
 
 
