@@ -1,7 +1,7 @@
 """A model's dimensions, read from a Hugging Face folder or a GGUF file; refused if we can't run it.
 
 Imports no torch, so that the API process can check a model before the engine loads it. Knows
-nothing of tensors, and of the tokenizer only the ids that end a sequence.
+nothing of tensors, and of the tokenizer only how many tokens it has.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,6 @@ from model.fields import Fields, read_json
 from model.weights.gguf import GgufHeader, read_header
 
 DEFAULT_ROPE_THETA = 10_000.0
-GGUF_END_KEYS = tuple(f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +42,6 @@ class ModelConfig:
     rope_scaling: Llama3Scaling | None
     tied_head: bool
     """The output head is the embedding's matrix."""
-    eos_ids: tuple[int, ...]
-    """The tokens with which the model itself ends a sequence."""
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:
@@ -89,7 +86,6 @@ def from_folder(folder: Path) -> ModelConfig:
         rope_theta=rope.number("rope_theta", config.number("rope_theta", DEFAULT_ROPE_THETA)),
         rope_scaling=_rope_scaling(rope),
         tied_head=config.flag("tie_word_embeddings"),
-        eos_ids=_union(config.ids("eos_token_id"), _generation_eos_ids(folder)),
     )
 
 
@@ -115,7 +111,6 @@ def from_gguf(header: GgufHeader) -> ModelConfig:
         rope_theta=llama.number("rope.freq_base", DEFAULT_ROPE_THETA),
         rope_scaling=None,  # GGUF files hold Llama 3's as a tensor; see model.weights.load
         tied_head="output.weight" not in header.tensors,
-        eos_ids=_union(*(metadata.ids(key) for key in GGUF_END_KEYS)),
     )
 
 
@@ -145,13 +140,3 @@ def _rope_scaling(rope: Fields) -> Llama3Scaling | None:
         high_freq_factor=rope.number("high_freq_factor"),
         original_context_len=rope.integer("original_max_position_embeddings"),
     )
-
-
-def _generation_eos_ids(folder: Path) -> tuple[int, ...]:
-    """Llama 3 ends a turn with an id that generation_config.json alone names."""
-    path = folder / "generation_config.json"
-    return Fields(read_json(path)).ids("eos_token_id") if path.exists() else ()
-
-
-def _union(*groups: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(sorted(set().union(*groups)))

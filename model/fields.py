@@ -52,14 +52,6 @@ class Fields:
             raise self._wrong(name, value, "true or false")
         return value
 
-    def ids(self, name: str) -> tuple[int, ...]:
-        """Token ids: one, or a list of them, or none."""
-        value = self._present(name, [])
-        ids = value if isinstance(value, list) else [value]
-        if not all(_is_number(id, int) for id in ids):
-            raise self._wrong(name, value, "a token id or a list of them")
-        return tuple(ids)
-
     def group(self, name: str) -> "Fields":
         value = self._present(name, {})
         if not isinstance(value, dict):

@@ -22,7 +22,6 @@ JSON: dict[str, Any] = {
     "max_position_embeddings": 256,
     "rms_norm_eps": 1e-5,
     "rope_theta": 5000.0,
-    "eos_token_id": 2,
 }
 METADATA: dict[str, Any] = {
     "general.architecture": "llama",
@@ -35,7 +34,6 @@ METADATA: dict[str, Any] = {
     "llama.context_length": 256,
     "llama.attention.layer_norm_rms_epsilon": 1e-5,
     "llama.rope.freq_base": 5000.0,
-    "tokenizer.ggml.eos_token_id": 2,
 }
 LLAMA3 = {
     "rope_type": "llama3",
@@ -67,7 +65,6 @@ def test_the_default_model(smollm2_path: Path) -> None:
     assert (config.head_dim, config.context_len, config.vocab_size) == (64, 8192, 49152)
     assert config.rope_theta == 100_000
     assert config.tied_head
-    assert config.eos_ids == (2,)
 
 
 def test_what_transformers_writes_is_read(tmp_path: Path) -> None:
@@ -101,20 +98,6 @@ def test_absent_and_null_fields_take_the_usual_values(tmp_path: Path) -> None:
     assert not config.tied_head
 
 
-def test_end_ids_of_both_files_count(tmp_path: Path) -> None:
-    write_folder(tmp_path, eos_token_id=[5, 7])
-    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [7, 9]}')
-    assert from_folder(tmp_path).eos_ids == (5, 7, 9)
-
-
-def test_no_end_id_is_no_error(tmp_path: Path) -> None:
-    assert from_folder(write_folder(tmp_path, eos_token_id=None)).eos_ids == ()
-
-
-def test_gguf_end_of_turn_counts_as_end() -> None:
-    assert from_gguf(header(tokenizer__ggml__eot_token_id=9)).eos_ids == (2, 9)
-
-
 def test_gguf_vocabulary_may_be_told_by_the_tokenizer_alone() -> None:
     config = from_gguf(header(llama__vocab_size=None, tokenizer__ggml__tokens=["a"] * 77))
     assert config.vocab_size == 77
@@ -139,7 +122,6 @@ def test_gguf_vocabulary_may_be_told_by_the_tokenizer_alone() -> None:
         ({"rms_norm_eps": -1e-5}, "rms_norm_eps is -1e-05, but must be a positive number"),
         ({"rope_theta": float("nan")}, "rope_theta is nan"),
         ({"tie_word_embeddings": 1}, "tie_word_embeddings is 1, but must be true or false"),
-        ({"eos_token_id": "</s>"}, "eos_token_id is '</s>', but must be a token id"),
         ({"num_key_value_heads": 4}, "6 attention heads can't be shared out evenly among 4"),
         ({"head_dim": 5}, "head dimension is 5"),
     ],

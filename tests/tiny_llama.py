@@ -22,7 +22,6 @@ CONFIG = ModelConfig(
     rope_theta=1000.0,
     rope_scaling=None,
     tied_head=True,
-    eos_ids=(2,),
 )
 
 

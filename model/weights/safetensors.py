@@ -29,14 +29,6 @@ class Index(msgspec.Struct):
     weight_map: dict[str, str]
 
 
-def tensor_names(folder: Path) -> list[str]:
-    names: list[str] = []
-    for file in _files(folder):
-        with _opened(file) as tensors:
-            names.extend(tensors.keys())
-    return names
-
-
 def iter_tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
     """Each tensor by its name, in the type it is stored in, from a memory map of its file."""
     for file in _files(folder):
