@@ -7,12 +7,14 @@ in the environment. What a knob means, and which values it takes, is the datacla
 import re
 from collections.abc import Callable
 from dataclasses import Field, fields, is_dataclass
+from decimal import Decimal
 from inspect import Parameter, signature
 from typing import Annotated, Any, cast
 
 import typer
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
+MAX_SIZE = (1 << 63) - 1  # messages to the engine count in 64 bits
 SIZE = re.compile(r"(\d+(?:\.\d+)?) *([KMG]I?|)B?", re.IGNORECASE)
 
 
@@ -21,7 +23,10 @@ def parse_size(text: str | int) -> int:
     match = SIZE.fullmatch(str(text))
     if match is None:
         raise typer.BadParameter(f"{text!r} is no size: write bytes, or a number with MB, GiB, …")
-    return int(float(match[1]) * UNITS[match[2].upper()])
+    size = Decimal(match[1]) * UNITS[match[2].upper()]
+    if size > MAX_SIZE:
+        raise typer.BadParameter(f"{text!r} is too large a size: take less than 8589934592GiB")
+    return int(size)
 
 
 def with_knobs(command: Callable[..., None]) -> Callable[..., None]:

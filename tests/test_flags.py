@@ -65,6 +65,9 @@ def test_environment_sets_fields_and_flags_win() -> None:
         ("4G", 4_000_000_000),
         ("7B", 7),
         (4096, 4096),
+        ("1.1KiB", 1126),
+        ("9007199254740993", 9007199254740993),
+        ("8589934591.5GiB", (1 << 63) - (1 << 29)),
     ],
 )
 def test_parse_size(text: str | int, size: int) -> None:
@@ -77,6 +80,14 @@ def test_parse_size_refuses(text: str) -> None:
         parse_size(text)
 
 
-@given(st.integers(min_value=0, max_value=2**53))
+@pytest.mark.parametrize(
+    "text", [str(1 << 63), "8589934592GiB", "9" * 400, "9" * 5000 + "GiB", "9" * 400 + ".5"]
+)
+def test_parse_size_refuses_what_no_machine_has(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="too large a size: take less than"):
+        parse_size(text)
+
+
+@given(st.integers(min_value=0, max_value=2**63 - 1))
 def test_plain_numbers_are_bytes(number: int) -> None:
     assert parse_size(str(number)) == number
