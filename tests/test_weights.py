@@ -150,12 +150,13 @@ def test_a_tensor_in_two_shards_is_refused(tmp_path: Path) -> None:
         load(tmp_path)
 
 
+@pytest.mark.parametrize("tied", [True, False])
 def test_weights_larger_than_memory_are_refused_before_any_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    theirs = transformers_llama(tie_word_embeddings=False)
+    theirs = transformers_llama(tie_word_embeddings=tied)
     theirs.save_pretrained(tmp_path)
-    needed = 4 * theirs.num_parameters()
+    needed = 4 * (theirs.num_parameters() + theirs.lm_head.weight.numel())
     monkeypatch.setattr("model.weights.load.available_memory", lambda: needed)
     load(tmp_path)
     monkeypatch.setattr("model.weights.load.available_memory", lambda: needed - 1)

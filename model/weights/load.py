@@ -46,7 +46,9 @@ def load_model(path: Path, config: ModelConfig, *, report: Report) -> Transforme
 
 
 def _check_memory(path: Path, config: ModelConfig) -> None:
-    needed, free = num_parameters(config) * torch.float32.itemsize, available_memory()
+    """While model.linear packs the head it is there twice; a tied one stays twice."""
+    num_values = num_parameters(config) + config.vocab_size * config.hidden_size
+    needed, free = num_values * torch.float32.itemsize, available_memory()
     if needed > free:
         raise ModelError(
             f"{path}: the weights take {needed} bytes of memory, but only {free} are free: take a "
