@@ -48,6 +48,7 @@ def prepare(batch: RaggedBatch, *, num_kv_heads: int, dtype: torch.dtype) -> Pla
         table_SN = batch.page_table_SN[first:stop, : max(num_pages[first:stop])]
         num_keys = table_SN.shape[1] * PAGE_SIZE
         mask_SQC = causal_mask(positions_SQ, num_keys=num_keys)
+        # The future is masked, and all padding lies in it; said all the same, as the oracle should.
         mask_SQC &= padding_mask(batch.context_lens_S[first:stop], num_keys=num_keys)[:, None]
         groups.append(
             Group(
