@@ -5,8 +5,10 @@ Transformers reads the file by itself, so that both our reading and our arithmet
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 
+import gguf
 import pytest
 import torch
 from tokenizers import Tokenizer as Backend
@@ -96,9 +98,9 @@ def theirs(smollm2_path: Path) -> LlamaForCausalLM:
             rope_parameters={"rope_type": "default", "rope_theta": 100_000.0},
         )
     )
-    checkpoint = load_gguf_checkpoint(
-        smollm2_path, return_tensors=True, model_to_load=model
-    )
+    with pytest.MonkeyPatch.context() as patch:  # it would make the same map 397 times
+        patch.setattr(gguf, "get_tensor_name_map", cache(gguf.get_tensor_name_map))
+        checkpoint = load_gguf_checkpoint(smollm2_path, return_tensors=True, model_to_load=model)
     outcome = model.load_state_dict(checkpoint["tensors"], strict=False)
     assert outcome.missing_keys == ["lm_head.weight"]  # tied
     assert not outcome.unexpected_keys
