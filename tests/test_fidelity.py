@@ -3,9 +3,9 @@
 Transformers reads the file by itself, so that both our reading and our arithmetic are tested.
 """
 
+import functools
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from pathlib import Path
 
 import gguf
@@ -99,7 +99,7 @@ def theirs(smollm2_path: Path) -> LlamaForCausalLM:
         )
     )
     with pytest.MonkeyPatch.context() as patch:  # it would make the same map 397 times
-        patch.setattr(gguf, "get_tensor_name_map", cache(gguf.get_tensor_name_map))
+        patch.setattr(gguf, "get_tensor_name_map", functools.cache(gguf.get_tensor_name_map))
         checkpoint = load_gguf_checkpoint(smollm2_path, return_tensors=True, model_to_load=model)
     outcome = model.load_state_dict(checkpoint["tensors"], strict=False)
     assert outcome.missing_keys == ["lm_head.weight"]  # tied
