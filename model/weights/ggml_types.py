@@ -1,9 +1,10 @@
-"""The types in which GGUF files store a tensor's values, by their number in the file.
+"""How GGUF files store a tensor: its place, and its values' type by its number in the file.
 
 Sizes only, so that a header can be checked without numpy; decoding is the gguf package's business.
 Source: the block structs of https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h
 """
 
+import math
 from dataclasses import dataclass
 
 
@@ -14,6 +15,27 @@ class TensorType:
     name: str
     block_len: int
     block_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """Where a tensor lies in the file, and how."""
+
+    name: str
+    shape: tuple[int, ...]
+    """As torch has it, rows first; the file holds the reverse."""
+    type: TensorType
+    offset: int
+    """In bytes from the header's data_offset."""
+
+    @property
+    def row_bytes(self) -> int:
+        row_len = math.prod(self.shape[-1:])  # 1 for a scalar
+        return row_len // self.type.block_len * self.type.block_bytes
+
+    @property
+    def num_bytes(self) -> int:
+        return math.prod(self.shape[:-1]) * self.row_bytes
 
 
 TENSOR_TYPES = {

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from model.errors import ModelError
-from model.weights.ggml_types import TENSOR_TYPES, TensorType
+from model.weights.ggml_types import TENSOR_TYPES, TensorInfo
 
 # Twice what the largest vocabularies need: 262,144 tokens, their scores and types, 515,000 merges.
 # They bound what a damaged file can make us allocate, since an item costs up to 60 bytes in a list.
@@ -46,27 +46,6 @@ SCALARS = {
 }
 U32, BOOL, U64 = SCALARS[4], SCALARS[7], SCALARS[10]
 STRING, ARRAY = 8, 9
-
-
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
-    """Where a tensor lies in the file, and how."""
-
-    name: str
-    shape: tuple[int, ...]
-    """As torch has it, rows first; the file holds the reverse."""
-    type: TensorType
-    offset: int
-    """In bytes from the header's data_offset."""
-
-    @property
-    def row_bytes(self) -> int:
-        row_len = math.prod(self.shape[-1:])  # 1 for a scalar
-        return row_len // self.type.block_len * self.type.block_bytes
-
-    @property
-    def num_bytes(self) -> int:
-        return math.prod(self.shape[:-1]) * self.row_bytes
 
 
 @dataclass(frozen=True, slots=True)

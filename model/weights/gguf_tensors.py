@@ -16,7 +16,8 @@ from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize
 
 from model.errors import ModelError
-from model.weights.gguf import TensorInfo, read_header
+from model.weights.ggml_types import TensorInfo
+from model.weights.gguf import read_header
 
 
 def iter_tensors(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
