@@ -18,10 +18,9 @@ import typer
 from model.errors import ModelError
 from service import hub, logs, server, terminal
 from service.app import create_app
-from service.config import ConfigError, EngineConfig, ServerConfig
+from service.config import ConfigError, EngineConfig, SamplingConfig, ServerConfig
 from service.engine.client import EngineClient, EngineStatus
 from service.flags import with_knobs
-from service.terminal import SamplingConfig
 from service.text.model import TextModel
 
 MODEL_HELP = "An alias, a Hugging Face id (org/name), a folder or a .gguf file."

@@ -4,10 +4,12 @@ The command line makes a flag `--kebab-case` of each field, with OCTAVO_SNAKE_CA
 in the environment; nothing else reads flags or the environment.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 GIB = 1 << 30
+INT64_END = 1 << 63
+"""Messages to the engine count in 64 bits."""
 
 
 class ConfigError(ValueError):
@@ -41,6 +43,9 @@ class EngineConfig:
     threads: int = knob(0, "Threads that compute the model; 0: as many as there are usable cores.")
 
     def __post_init__(self) -> None:
+        for field_ in fields(self):
+            value = getattr(self, field_.name)
+            require(value < INT64_END, field_.name, value, f"take less than {INT64_END}")
         require(
             self.max_batch_tokens >= 1, "max_batch_tokens", self.max_batch_tokens, "take 1 or more"
         )
@@ -71,3 +76,20 @@ class ServerConfig:
         at_least(self, 1, "max_body_bytes")
         formats = ("auto", "json", "pretty")
         require(self.log_format in formats, "log_format", self.log_format, f"take one of {formats}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingConfig:
+    """How `octavo generate` and `octavo chat` draw their answers."""
+
+    temperature: float = knob(0.7, "0 takes the most likely token each time.")
+    top_p: float = knob(0.95, "Draw from the most likely tokens that reach this probability.")
+    max_tokens: int = knob(1024, "Most tokens of an answer.")
+    seed: int | None = knob(None, "Draw the same answer again; random if not given.")
+
+    def __post_init__(self) -> None:
+        require(0 <= self.temperature <= 2, "temperature", self.temperature, "take 0 to 2")
+        require(0 < self.top_p <= 1, "top_p", self.top_p, "take more than 0, up to 1")
+        at_least(self, 1, "max_tokens")
+        fits = -INT64_END <= (self.seed or 0) < INT64_END
+        require(fits, "seed", self.seed, f"take {-INT64_END} to {INT64_END - 1}")

@@ -11,12 +11,11 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from model.batch import SamplingParams
 from model.errors import ModelError
-from service.config import knob, require
+from service.config import SamplingConfig
 from service.engine.client import Engine, EngineStatus, EngineUnavailableError
 from service.engine.messages import Request
 from service.text.chat_template import ChatTemplateError
@@ -28,25 +27,6 @@ with contextlib.suppress(ImportError):  # gives input() history and editing, whe
 POLL_SECONDS = 0.05
 CLEAR_LINE = "\r\x1b[K"
 CHAT_HELP = "Ctrl-C stops an answer, /reset forgets the conversation, /exit or Ctrl-D leaves."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingConfig:
-    """How answers in the terminal are drawn."""
-
-    temperature: float = knob(0.7, "0 takes the most likely token each time.")
-    top_p: float = knob(0.95, "Draw from the most likely tokens that reach this probability.")
-    max_tokens: int = knob(1024, "Most tokens of an answer.")
-    seed: int | None = knob(None, "Draw the same answer again; random if not given.")
-
-    def __post_init__(self) -> None:
-        require(0 <= self.temperature <= 2, "temperature", self.temperature, "take 0 to 2")
-        require(0 < self.top_p <= 1, "top_p", self.top_p, "take more than 0, up to 1")
-        require(self.max_tokens >= 1, "max_tokens", self.max_tokens, "take 1 or more")
-
-    def params(self) -> SamplingParams:
-        seed = secrets.randbits(63) if self.seed is None else self.seed
-        return SamplingParams(temperature=self.temperature, top_p=self.top_p, seed=seed)
 
 
 class AnswerError(RuntimeError):
@@ -122,9 +102,14 @@ class Session:
             id=uuid.uuid4().hex,
             prompt_ids=prompt_ids,
             max_tokens=min(self._config.max_tokens, room),
-            sampling=self._config.params(),
+            sampling=sampling_params(self._config),
             stop_token_ids=self._text.tokenizer.eos_ids,
         )
+
+
+def sampling_params(config: SamplingConfig) -> SamplingParams:
+    seed = secrets.randbits(63) if config.seed is None else config.seed
+    return SamplingParams(temperature=config.temperature, top_p=config.top_p, seed=seed)
 
 
 @contextlib.contextmanager

@@ -21,8 +21,7 @@ import pytest
 import typer.main
 
 from service import cli, hub, logs
-from service.config import EngineConfig, ServerConfig
-from service.terminal import SamplingConfig
+from service.config import EngineConfig, SamplingConfig, ServerConfig
 from tests.fake_engine_process import POISON
 from tests.fakes import END, START, FakeEngine, make_text, say
 from tests.fakes_engine import generate

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from service.config import ConfigError, EngineConfig, ServerConfig
-from service.terminal import SamplingConfig
+from service.config import ConfigError, EngineConfig, SamplingConfig, ServerConfig
 
 # A new knob needs a reason in writing, and a line here.
 KNOBS = {
@@ -46,6 +45,10 @@ def test_defaults_are_valid(config: type[Any]) -> None:
         (EngineConfig, "max_model_len", -1, "take 0 (automatic) or more"),
         (EngineConfig, "kv_cache_memory", -1, "take 0 (automatic) or more"),
         (EngineConfig, "threads", -1, "take 0 (automatic) or more"),
+        *[
+            (EngineConfig, field.name, 1 << 63, f"take less than {1 << 63}")
+            for field in fields(EngineConfig)
+        ],
         (ServerConfig, "port", -1, "take 0 to 65535"),
         (ServerConfig, "port", 65536, "take 0 to 65535"),
         (ServerConfig, "max_body_bytes", 0, "take 1 or more"),
@@ -55,6 +58,8 @@ def test_defaults_are_valid(config: type[Any]) -> None:
         (SamplingConfig, "top_p", 0.0, "take more than 0, up to 1"),
         (SamplingConfig, "top_p", 1.1, "take more than 0, up to 1"),
         (SamplingConfig, "max_tokens", 0, "take 1 or more"),
+        (SamplingConfig, "seed", 1 << 63, f"take {-1 << 63} to {(1 << 63) - 1}"),
+        (SamplingConfig, "seed", (-1 << 63) - 1, f"take {-1 << 63} to {(1 << 63) - 1}"),
     ],
 )
 def test_bad_values_are_named(config: type[Any], name: str, value: object, remedy: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from service.config import EngineConfig, ServerConfig
+from service.config import EngineConfig, SamplingConfig, ServerConfig
 
 ROOT = Path(__file__).parent.parent
 PRODUCT = sorted(path for name in ("model", "service") for path in (ROOT / name).rglob("*.py"))
@@ -106,13 +106,13 @@ def test_changelog_begins_with_this_version() -> None:
 
 
 def cell(default: object) -> str:
-    return "" if default == "" else f"`{default}`"
+    return "" if default in ("", None) else f"`{default}`"
 
 
 def test_readme_lists_the_knobs() -> None:
     rows = [
         f"| `--{field.name.replace('_', '-')}` | {cell(field.default)} | {field.metadata['help']} |"
-        for config in (EngineConfig, ServerConfig)
+        for config in (EngineConfig, ServerConfig, SamplingConfig)
         for field in fields(config)
     ]
     listed = re.findall(r"^\| `--.*", (ROOT / "README.md").read_text(), re.MULTILINE)
