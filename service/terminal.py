@@ -26,6 +26,7 @@ with contextlib.suppress(ImportError):  # gives input() history and editing, whe
 
 POLL_SECONDS = 0.05
 CLEAR_LINE = "\r\x1b[K"
+NOT_UTF8 = "the text holds bytes that are no UTF-8: write it anew, in a terminal that speaks UTF-8"
 CHAT_HELP = "Ctrl-C stops an answer, /reset forgets the conversation, /exit or Ctrl-D leaves."
 
 
@@ -50,7 +51,7 @@ class Session:
 
     def complete(self, prompt: str) -> None:
         """Print how the prompt goes on."""
-        self._print_answer(self._text.tokenizer.encode(prompt), print_piece)
+        self._print_answer(self._encode(prompt, add_special_tokens=True), print_piece)
 
     def reply(self, messages: list[dict[str, str]]) -> None:
         """Print the answer to a conversation, and append as much of it as was printed."""
@@ -70,7 +71,13 @@ class Session:
             prompt = self._text.chat_template.render(messages)
         except ChatTemplateError as error:
             raise AnswerError(str(error)) from None
-        return self._text.tokenizer.encode(prompt, add_special_tokens=False)
+        return self._encode(prompt, add_special_tokens=False)
+
+    def _encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        try:
+            return self._text.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        except ValueError:  # Python makes lone surrogates of a command line's invalid bytes
+            raise AnswerError(NOT_UTF8) from None
 
     def _print_answer(self, prompt_ids: list[int], write: Callable[[str], None]) -> None:
         try:
@@ -195,6 +202,9 @@ def read_line() -> str | None:
         return None
     except KeyboardInterrupt:
         print(f"\n{CHAT_HELP}")
+        return ""
+    except UnicodeDecodeError:
+        print(f"octavo: {NOT_UTF8}", file=sys.stderr)
         return ""
 
 

@@ -37,7 +37,9 @@ def session(engine: FakeEngine) -> Iterator[Session]:
         yield opened
 
 
-def type_lines(monkeypatch: pytest.MonkeyPatch, *lines: str | type[BaseException]) -> None:
+def type_lines(
+    monkeypatch: pytest.MonkeyPatch, *lines: str | BaseException | type[BaseException]
+) -> None:
     """What the user types into the chat; the end of input comes after it."""
     remaining = iter(lines)
 
@@ -106,6 +108,27 @@ def test_an_answer_ends_with_the_context(session: Session, engine: FakeEngine) -
 def test_a_prompt_that_does_not_fit_is_refused(length: int, session: Session) -> None:
     with pytest.raises(AnswerError, match=f"has {length} tokens: this model takes 1 to 199"):
         session.complete("x" * length)
+
+
+def test_bytes_that_are_no_text_are_refused(session: Session) -> None:
+    text = b"caf\xe9".decode(errors="surrogateescape")
+    with pytest.raises(AnswerError, match=r"bytes that are no UTF-8: write it anew"):
+        session.complete(text)
+    with pytest.raises(AnswerError, match=r"bytes that are no UTF-8: write it anew"):
+        session.reply([{"role": "user", "content": text}])
+
+
+def test_a_line_that_is_no_text_does_not_end_the_chat(
+    session: Session,
+    engine: FakeEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    error = UnicodeDecodeError("utf-8", b"caf\xe9", 3, 4, "unexpected end of data")
+    type_lines(monkeypatch, error, "One")
+    terminal.chat(session)
+    assert prompts(engine) == ["user\nOneassistant"]
+    assert capsys.readouterr().err == f"octavo: {terminal.NOT_UTF8}\n"
 
 
 def test_a_chat_that_the_template_refuses(session: Session) -> None:
