@@ -1,4 +1,4 @@
-"""The outermost middleware: ids, access lines, the last resort."""
+"""The app's one middleware: ids, access lines, the last resort."""
 
 import asyncio
 import logging
@@ -51,6 +51,7 @@ def test_one_line_of_each_request(caplog: pytest.LogCaptureFixture, stream: bool
         "path": "/v1/completions",
         "status": 200,
         "prompt_tokens": 10,
+        "cached_tokens": 0,
         "completion_tokens": 11,
         "finish_reason": "stop",
     }

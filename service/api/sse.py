@@ -1,7 +1,8 @@
 """Server-sent events over raw ASGI, and what happens when the client goes away.
 
 Knows bytes and connections, nothing of what is streamed. The response starts with its first event,
-so that whatever fails before can still be answered with a status of its own.
+so that whatever fails before can still be answered with a status of its own; or with a keep-alive
+after KEEP_ALIVE_SECONDS of silence, and from then on a failure can only be an event.
 """
 
 import asyncio
