@@ -3,6 +3,7 @@
 import logging
 from typing import Any
 
+import orjson
 import pytest
 
 from service.api.errors import ApiError, as_api_error, shown
@@ -106,3 +107,32 @@ def test_values_are_shown_as_json_and_not_at_length() -> None:
     assert shown(True) == "true"
     assert shown({"a": None}) == '{"a":null}'
     assert len(shown("x" * 10_000)) < 100
+
+
+DEEP = b"[" * 300 + b"]" * 300
+PART = b'{"messages": [{"role": "user", "content": [{"type": %s}]}]}'
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("completions", DEEP, None),
+        ("completions", b'{"prompt": %s}' % DEEP, "prompt"),
+        ("completions", b'{"prompt": "Hi", "tools": %s}' % DEEP, "tools"),
+        ("chat/completions", PART % DEEP, "messages[0].content"),
+    ],
+)
+def test_a_value_too_deep_to_be_shown_is_refused_all_the_same(
+    path: str, body: bytes, param: str | None
+) -> None:
+    headers = {"content-type": "application/json"}
+    answer = Client().request("POST", f"/v1/{path}", content=body, headers=headers)
+    assert answer.status_code == 400
+    assert error_of(answer)["param"] == param
+    assert "a deeply nested value" in error_of(answer)["message"]
+
+
+@pytest.mark.parametrize(("levels", "text"), [(40, "[" * 40 + "]" * 40), (255, None), (1024, None)])
+def test_values_are_shown_at_any_depth_that_is_read(levels: int, text: str | None) -> None:
+    value = orjson.loads("[" * levels + "]" * levels)
+    assert shown(value) == (text or "a deeply nested value")

@@ -70,7 +70,10 @@ def internal_error() -> ApiError:
 
 def shown(value: object) -> str:
     """A value as the client wrote it, or the beginning of it."""
-    text = orjson.dumps(value).decode()
+    try:
+        text = orjson.dumps(value).decode()
+    except orjson.JSONEncodeError:  # it writes 254 levels at most, though it reads 1,024
+        return "a deeply nested value"
     return text if len(text) <= MAX_SHOWN_LEN else f"{text[:MAX_SHOWN_LEN]}…"
 
 
@@ -105,4 +108,4 @@ HANDLERS: Mapping[
     EngineUnavailableError: _handle,
     HTTPException: _handle_routing,
 }
-"""Any other exception reaches the outermost middleware, which answers 500 in the same shape."""
+"""Any other exception reaches RequestContext, which answers 500 in the same shape."""
