@@ -6,6 +6,7 @@ Everything it needs comes by argument; it starts no process itself and reads no 
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -18,7 +19,7 @@ from service.api.context import RequestContext
 from service.api.errors import HANDLERS
 from service.api.schema import ChatRequest, CompletionRequest
 from service.api.served import ServedModel
-from service.config import ServerConfig, require
+from service.config import ServerConfig
 from service.engine.client import Engine
 from service.metrics import EngineReading, Metrics
 from service.text.model import TextModel
@@ -26,28 +27,16 @@ from service.text.model import TextModel
 
 def create_app(engine: Engine, load_text: Callable[[], TextModel], config: ServerConfig) -> FastAPI:
     """`app.state.served.status` says whether it can serve, or why it never will."""
-    metrics = Metrics(lambda: read_engine(engine), version=version("octavo"))
     served = ServedModel(
         engine,
-        metrics,
-        names=served_names(config),
+        Metrics(lambda: read_engine(engine), version=version("octavo")),
+        names=config.served_names,
         max_body_bytes=config.max_body_bytes,
     )
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        await engine.start()
-        loading = asyncio.create_task(served.load(load_text))
-        try:
-            yield
-        finally:
-            loading.cancel()
-            await engine.stop()
-
     app = DescribedApp(
         title="octavo",
         version=version("octavo"),
-        lifespan=lifespan,
+        lifespan=partial(lifespan, engine=engine, served=served, load_text=load_text),
         middleware=[Middleware(RequestContext)],
         exception_handlers=dict(HANDLERS),
         redirect_slashes=False,
@@ -58,12 +47,17 @@ def create_app(engine: Engine, load_text: Callable[[], TextModel], config: Serve
     return app
 
 
-def served_names(config: ServerConfig) -> list[str]:
-    names = [name.strip() for name in config.served_model_name.split(",")]
-    require(
-        all(names), "served_model_name", config.served_model_name, "write names, a comma between"
-    )
-    return names
+@asynccontextmanager
+async def lifespan(
+    app: FastAPI, *, engine: Engine, served: ServedModel, load_text: Callable[[], TextModel]
+) -> AsyncIterator[None]:
+    await engine.start()
+    loading = asyncio.create_task(served.load(load_text))
+    try:
+        yield
+    finally:
+        loading.cancel()
+        await engine.stop()
 
 
 class DescribedApp(FastAPI):

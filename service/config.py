@@ -74,8 +74,18 @@ class ServerConfig:
     def __post_init__(self) -> None:
         require(0 <= self.port <= 65535, "port", self.port, "take 0 to 65535")
         at_least(self, 1, "max_body_bytes")
+        require(
+            not self.served_model_name or all(self.served_names),
+            "served_model_name",
+            self.served_model_name,
+            "write names, a comma between",
+        )
         formats = ("auto", "json", "pretty")
         require(self.log_format in formats, "log_format", self.log_format, f"take one of {formats}")
+
+    @property
+    def served_names(self) -> list[str]:
+        return [name.strip() for name in self.served_model_name.split(",")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,6 +52,9 @@ def test_defaults_are_valid(config: type[Any]) -> None:
         (ServerConfig, "port", -1, "take 0 to 65535"),
         (ServerConfig, "port", 65536, "take 0 to 65535"),
         (ServerConfig, "max_body_bytes", 0, "take 1 or more"),
+        (ServerConfig, "served_model_name", "a,,b", "write names, a comma between"),
+        (ServerConfig, "served_model_name", ",", "write names, a comma between"),
+        (ServerConfig, "served_model_name", " ", "write names, a comma between"),
         (ServerConfig, "log_format", "xml", "take one of ('auto', 'json', 'pretty')"),
         (SamplingConfig, "temperature", -0.1, "take 0 to 2"),
         (SamplingConfig, "temperature", float("nan"), "take 0 to 2"),
@@ -72,3 +75,8 @@ def test_a_batch_has_room_for_its_sequences() -> None:
     assert EngineConfig(max_batch_tokens=8, max_sequences=8).max_sequences == 8
     with pytest.raises(ConfigError, match=r"--max-sequences is 9: take 1 to 8"):
         EngineConfig(max_batch_tokens=8, max_sequences=9)
+
+
+@pytest.mark.parametrize(("text", "names"), [("a", ["a"]), (" a, b/c", ["a", "b/c"])])
+def test_served_names_are_written_between_commas(text: str, names: list[str]) -> None:
+    assert ServerConfig(served_model_name=text).served_names == names
