@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from service.engine.client import EngineStatus
 from service.engine.messages import Stats
-from tests.fakes import READY, Client, FakeEngine, say
+from tests.fakes import Client, FakeEngine, events_of, say
 
 
 @pytest.mark.parametrize(
@@ -68,14 +68,45 @@ def test_metrics_tell_what_the_engine_said_last() -> None:
     assert now["octavo_preemptions_total"] == 1
     engine.status = EngineStatus("restarting")
     assert samples(client)["octavo_engine_up"] == 0
-    engine.status = READY
 
 
-def test_metrics_agree_with_usage() -> None:
-    client = Client(FakeEngine(say("abc")))
-    usages = [client.chat(n=2).json()["usage"], client.complete().json()["usage"]]
-    client.chat(temperature=99)
+def usage_and_tokens(client: Client, *, stream: bool, n: int) -> tuple[dict[str, Any], int]:
+    """What a call of the API says that it took, and how many tokens its logprobs list."""
+    asked: dict[str, Any] = {"prompt": ["Hi", "you"], "n": n, "logprobs": 0}
+    if not stream:
+        answer = client.complete(**asked).json()
+        return answer["usage"], count_tokens([answer])
+    options = {"include_usage": True}
+    events = events_of(client.complete(stream=True, stream_options=options, **asked))
+    return events[-1]["usage"], count_tokens(events)
+
+
+def count_tokens(answers: list[Any]) -> int:
+    choices = [choice for answer in answers for choice in answer["choices"] if choice["logprobs"]]
+    return sum(len(choice["logprobs"]["tokens"]) for choice in choices)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize(("finish_reason", "num_ends"), [("length", 0), ("stop", 1)])
+def test_what_is_sent_is_what_usage_says_and_metrics_count(
+    stream: bool, n: int, finish_reason: Any, num_ends: int
+) -> None:
+    """A token that ended a sequence is computed, so it counts, but isn't text."""
+    client = Client(FakeEngine(say("Hé!", finish_reason=finish_reason, num_cached_tokens=1)))
+    calls = [usage_and_tokens(client, stream=stream, n=n) for _ in range(2)]
+    client.complete(temperature=99)  # refused: counts nowhere
+    for usage, num_tokens in calls:
+        assert usage["prompt_tokens"] == len("Hi") + len("you")
+        assert usage["prompt_tokens_details"]["cached_tokens"] == 2
+        assert num_tokens == 2 * n * len("Hé!".encode())
+        assert usage["completion_tokens"] == num_tokens + 2 * n * num_ends
+        assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
     now = samples(client)
-    assert now["octavo_prompt_tokens_total"] == sum(u["prompt_tokens"] for u in usages)
-    assert now["octavo_generation_tokens_total"] == sum(u["completion_tokens"] for u in usages)
-    assert now["octavo_request_duration_seconds_count"] == 3
+    prompts, outputs = (
+        sum(usage[key] for usage, _ in calls) for key in ("prompt_tokens", "completion_tokens")
+    )
+    assert now["octavo_prompt_tokens_total"] == prompts == now["octavo_request_prompt_tokens_sum"]
+    assert now["octavo_generation_tokens_total"] == outputs
+    assert now["octavo_request_generation_tokens_sum"] == outputs
+    assert now["octavo_request_duration_seconds_count"] == 2 * 2 * n
