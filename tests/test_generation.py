@@ -1,8 +1,8 @@
 """A call's sequences: how they are planned, run side by side, and end together or alone."""
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import orjson
@@ -158,6 +158,28 @@ def test_an_engine_that_takes_nothing() -> None:
     engine.status = EngineStatus("restarting")
     with pytest.raises(EngineUnavailableError, match="restarting"):
         run(generation)
+    registry = generation._serving.metrics.registry
+    assert registry.get_sample_value("octavo_prompt_tokens_total") == 0
+    assert registry.get_sample_value("octavo_request_prompt_tokens_count") == 0
+
+
+def test_of_a_call_the_prompts_that_the_engine_took_are_counted() -> None:
+    class LastPlace(FakeEngine):
+        """Takes one sequence more."""
+
+        @asynccontextmanager
+        async def submit(self, request: Request) -> AsyncIterator[AsyncIterator[Event]]:
+            async with super().submit(request) as events:
+                self.status = EngineStatus("restarting")
+                yield events
+
+    engine = LastPlace(hang_after(""))
+    generation = make_generation(engine, prompt=["four", "sixsix"], n=2)
+    with pytest.raises(EngineUnavailableError):
+        run(generation)
+    registry = generation._serving.metrics.registry
+    assert registry.get_sample_value("octavo_prompt_tokens_total") == 4
+    assert registry.get_sample_value("octavo_request_prompt_tokens_count") == 1
 
 
 def test_a_cancelled_call_cancels_all_its_sequences() -> None:

@@ -114,6 +114,7 @@ class Generation:
         self._serving = serving
         self._prompts = prompts
         self._requests = plan(ticket, asked, prompts, serving)
+        self._accepted_prompts: set[int] = set()  # those that the engine took, for any choice
         stops = StopChecker(asked.stop, include_stop=asked.include_stop_str_in_output)
         self.choices = [
             Choice(index, serving.text.tokenizer, copy(stops), asked)  # shares the automaton
@@ -146,6 +147,7 @@ class Generation:
         clock = _TokenClock(self.ticket.started, self._serving.metrics)
         try:
             async with self._serving.engine.submit(request) as events:
+                self._accepted_prompts.add(choice.index // self.asked.n)
                 async for event in events:
                     clock.tick(event)
                     delta = choice.push(_checked(event))
@@ -170,8 +172,8 @@ class Generation:
         )
 
     def _note_end(self) -> None:
-        for prompt_ids in self._prompts:
-            self._serving.metrics.prompt_ended(num_tokens=len(prompt_ids))
+        for number in self._accepted_prompts:
+            self._serving.metrics.prompt_ended(num_tokens=len(self._prompts[number]))
         usage = self.usage
         reasons = sorted({choice.finish_reason or "unfinished" for choice in self.choices})
         note(
