@@ -32,7 +32,7 @@ TEMPLATE = (
 )
 
 
-def make_text() -> TextModel:
+def make_text(*, bos_id: int | None = None) -> TextModel:
     """A token per byte, its id the byte; two special tokens after them."""
     latin1_to_alphabet = {byte: chr(point) for point, byte in ALPHABET_TO_LATIN1.items()}
     vocab = {latin1_to_alphabet.get(byte, chr(byte)): byte for byte in range(256)}
@@ -40,7 +40,7 @@ def make_text() -> TextModel:
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens(["<|end|>", "<|start|>"])
-    definition = TokenizerDefinition(backend=backend, bos_id=None, eos_id=END)
+    definition = TokenizerDefinition(backend=backend, bos_id=bos_id, eos_id=END)
     return TextModel(Tokenizer(definition), ChatTemplate(TEMPLATE))
 
 

@@ -69,6 +69,12 @@ def test_what_is_asked_reaches_the_engine() -> None:
     assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.5, 0.9, 7)
     assert (sampling.min_p, sampling.seed, sampling.num_logprobs) == (0.1, -5, 3)
     assert request.max_tokens == 9
+    assert request.cache_salt == ""
+
+
+def test_the_cache_salt_of_all_choices_is_the_callers() -> None:
+    requests = make_plan([1], [2], n=2, cache_salt="pepper")
+    assert [request.cache_salt for request in requests] == ["pepper"] * 4
 
 
 @pytest.mark.parametrize(("asked", "used"), [(-1, 0), (0, 0), (5, 5), (10**7, VOCAB_SIZE)])

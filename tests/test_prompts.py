@@ -14,7 +14,7 @@ from service.api.served import Serving
 from service.engine.messages import EngineInfo
 from service.text.chat_template import ChatTemplate
 from service.text.model import TextModel
-from tests.fakes import MAX_MODEL_LEN, Client, make_text
+from tests.fakes import END, MAX_MODEL_LEN, Client, make_text
 
 
 def make_serving() -> Serving:
@@ -64,7 +64,7 @@ def test_long_chats_are_encoded_in_a_thread(messages: list[Message], inline: boo
         text=TextModel(make_text().tokenizer, template),
         info=EngineInfo(max_model_len=INLINE_CHARS, vocab_size=258, page_size=1, num_pages=1),
     )
-    encoded = asyncio.run(encode_chat(messages, serving))
+    encoded = asyncio.run(encode_chat(messages, serving, add_special_tokens=False))
     assert (template.thread == threading.get_ident()) == inline
     assert bytes(encoded).decode() == "".join(message.content or "" for message in messages)
 
@@ -72,8 +72,21 @@ def test_long_chats_are_encoded_in_a_thread(messages: list[Message], inline: boo
 def test_text_that_cannot_fit_is_not_tokenized(monkeypatch: pytest.MonkeyPatch) -> None:
     serving = make_serving()
     longest = MAX_MODEL_LEN * serving.text.tokenizer.max_token_bytes
-    assert asyncio.run(encode_prompts(["x" * longest], serving))
+    assert asyncio.run(encode_prompts(["x" * longest], serving, add_special_tokens=True))
     monkeypatch.setattr(serving.text.tokenizer, "encode", None)
     for text in ("x" * (longest + 1), "é" * (longest // 2 + 1)):
         with pytest.raises(ApiError, match="bytes of text"):
-            asyncio.run(encode_prompts([text], serving))
+            asyncio.run(encode_prompts([text], serving, add_special_tokens=True))
+
+
+@pytest.mark.parametrize("add", [False, True])
+def test_special_tokens_are_added_to_texts_where_asked_for(add: bool) -> None:
+    text = make_text(bos_id=END)
+    serving = replace(make_serving(), text=text)
+    message = Message(role="user", content="Hi")
+    start = [END] if add else []
+    chat = asyncio.run(encode_chat([message], serving, add_special_tokens=add))
+    rendered = text.chat_template.render([message.for_template()])
+    assert chat == start + text.tokenizer.encode(rendered, add_special_tokens=False)
+    prompts = asyncio.run(encode_prompts(["Hi", [1, 2]], serving, add_special_tokens=add))
+    assert prompts == [[*start, *b"Hi"], [1, 2]]

@@ -1,23 +1,42 @@
 """What clients may send: every name of the contract, every bound, and no crash for any JSON."""
 
-from typing import Any
+from typing import Any, get_type_hints
 
 import orjson
 import pytest
 from hypothesis import given, settings, strategies as st
-from pydantic import ValidationError
+from openai.types import completion_create_params as completion_params
+from openai.types.chat import (
+    ChatCompletionAssistantMessageParam,
+    ChatCompletionDeveloperMessageParam,
+    ChatCompletionStreamOptionsParam,
+    ChatCompletionSystemMessageParam,
+    ChatCompletionToolMessageParam,
+    ChatCompletionUserMessageParam,
+    completion_create_params as chat_params,
+)
+from pydantic import BaseModel, ValidationError
 
 from service.api.body import parse
 from service.api.errors import ApiError
-from service.api.schema import ChatRequest, CompletionRequest, GenerationRequest, Message
-from service.api.unsupported import UNSUPPORTED, find_unsupported
+from service.api.schema import (
+    ChatRequest,
+    CompletionRequest,
+    GenerationRequest,
+    Message,
+    StreamOptions,
+)
+from service.api.unsupported import NEUTRAL, find_unsupported
 
 ROUTES = [ChatRequest, CompletionRequest]
 MINIMAL: dict[type[GenerationRequest], dict[str, Any]] = {
     ChatRequest: {"messages": [{"role": "user", "content": "Hi"}]},
     CompletionRequest: {"prompt": "Hi"},
 }
-IGNORED_ON_PURPOSE = {"user"}
+IGNORED_ON_PURPOSE = {
+    *("metadata", "prediction", "prompt_cache_key", "prompt_cache_options"),
+    *("prompt_cache_retention", "safety_identifier", "service_tier", "store", "user"),
+}
 
 # The names of the outside contract, its sections 2 to 4.
 CONTRACT = {
@@ -62,18 +81,58 @@ def test_every_parameter_of_the_contract_is_honoured_or_refused(
     route: type[GenerationRequest],
 ) -> None:
     honoured = route.model_fields.keys()
-    silent = CONTRACT - honoured - UNSUPPORTED.keys() - IGNORED_ON_PURPOSE
-    assert silent == OF_THE_OTHER_ROUTE[route]
+    assert CONTRACT - honoured - NEUTRAL.keys() == OF_THE_OTHER_ROUTE[route]
+
+
+@pytest.mark.parametrize(
+    ("params", "route"),
+    [
+        (chat_params.CompletionCreateParamsNonStreaming, ChatRequest),
+        (chat_params.CompletionCreateParamsStreaming, ChatRequest),
+        (completion_params.CompletionCreateParamsNonStreaming, CompletionRequest),
+        (completion_params.CompletionCreateParamsStreaming, CompletionRequest),
+    ],
+)
+def test_every_parameter_of_openais_client_is_known(
+    params: type[Any], route: type[GenerationRequest]
+) -> None:
+    names = get_type_hints(params).keys()
+    assert names & {"model", "temperature", "stream"} == {"model", "temperature", "stream"}
+    assert names <= route.model_fields.keys() | NEUTRAL.keys()
+
+
+@pytest.mark.parametrize(
+    ("params", "ours"),
+    [
+        (ChatCompletionStreamOptionsParam, StreamOptions),
+        (ChatCompletionDeveloperMessageParam, Message),
+        (ChatCompletionSystemMessageParam, Message),
+        (ChatCompletionUserMessageParam, Message),
+        (ChatCompletionAssistantMessageParam, Message),
+        (ChatCompletionToolMessageParam, Message),
+    ],
+)
+def test_every_key_of_openais_objects_is_known(params: type[Any], ours: type[BaseModel]) -> None:
+    assert get_type_hints(params).keys() <= ours.model_fields.keys()
+
+
+@pytest.mark.parametrize("name", sorted(IGNORED_ON_PURPOSE))
+@pytest.mark.parametrize("route", ROUTES)
+def test_what_changes_no_answer_may_have_any_value(
+    route: type[GenerationRequest], name: str
+) -> None:
+    for value in ("x", 0, True, {"a": ["b"]}):
+        assert request(route, **{name: value}) == request(route)
 
 
 @pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.parametrize("name", sorted(UNSUPPORTED))
+@pytest.mark.parametrize("name", sorted(NEUTRAL.keys() - IGNORED_ON_PURPOSE))
 def test_unsupported_parameter_is_refused_by_name_unless_it_changes_nothing(
     route: type[GenerationRequest], name: str
 ) -> None:
     if name in route.model_fields:
         return
-    for neutral in (None, *UNSUPPORTED[name]):
+    for neutral in (None, *NEUTRAL[name]):
         assert request(route, **{name: neutral}) == request(route)
     error = refusal(route, **{name: "surely not"})
     assert error["param"] == name
@@ -99,7 +158,10 @@ def test_null_means_absent(route: type[GenerationRequest]) -> None:
 
 INTEGERS = ["max_tokens", "n", "top_k", "seed"]
 FLOATS = ["temperature", "top_p", "min_p"]
-FLAGS = ["stream", "ignore_eos", "include_stop_str_in_output", "skip_special_tokens"]
+FLAGS = [
+    *("stream", "ignore_eos", "include_stop_str_in_output", "skip_special_tokens"),
+    "add_special_tokens",
+]
 
 
 @pytest.mark.parametrize("name", INTEGERS + FLOATS)
@@ -137,6 +199,7 @@ def test_flags_are_true_or_false(name: str, value: object) -> None:
         ("seed", [-(2**63), 0, 2**63 - 1], [2**63]),
         ("stop", [[], "a", ["a"] * 4, "a" * 256], ["", [""], ["a"] * 5, "a" * 257, [1], 7]),
         ("stop_token_ids", [[], [0, 2]], [[-1], ["a"], 5]),
+        ("cache_salt", ["x", "é" * 256], ["", "x" * 257, 5, ["x"]]),
         ("model", ["x"], [5, ["x"]]),
     ],
 )
@@ -293,10 +356,29 @@ def test_what_a_template_sees_of_a_message() -> None:
     }
 
 
-def test_tool_calls_of_the_past_are_refused() -> None:
-    assert message(role="assistant", content="x", tool_calls=[]).content == "x"
-    error = refusal(ChatRequest, messages=[{"role": "assistant", "tool_calls": [{"id": "a"}]}])
-    assert error["param"] == "messages[0].tool_calls"
+@pytest.mark.parametrize(
+    ("name", "empty", "value"),
+    [
+        ("audio", None, {"id": "a"}),
+        ("function_call", None, {"name": "f", "arguments": "{}"}),
+        ("reasoning", "", "I think"),
+        ("reasoning_content", "", "I think"),
+        ("refusal", "", "No."),
+        ("tool_calls", [], [{"id": "a"}]),
+        ("tools", [], [{"type": "function"}]),
+    ],
+)
+def test_what_no_template_is_given_yet_is_refused(name: str, empty: Any, value: Any) -> None:
+    assert message(role="assistant", content="x", **{name: empty}).content == "x"
+    error = refusal(ChatRequest, messages=[{"role": "assistant", "content": "x", name: value}])
+    assert error["param"] == f"messages[0].{name}"
+    assert error["code"] == "unsupported_parameter"
+
+
+def test_obfuscation_of_streams_is_refused() -> None:
+    assert chat(stream=True, stream_options={"include_obfuscation": False}).stream_options
+    error = refusal(ChatRequest, stream=True, stream_options={"include_obfuscation": True})
+    assert error["param"] == "stream_options.include_obfuscation"
     assert error["code"] == "unsupported_parameter"
 
 

@@ -25,7 +25,9 @@ router = APIRouter(tags=["generation"])
 async def create_chat_completion(request: Request, serving: Ready) -> Response:
     asked = await read_json(request, ChatRequest, max_bytes=serving.max_body_bytes)
     ticket = serving.ticket("chatcmpl", asked.model)
-    prompt_ids = await encode_chat(asked.messages, serving)
+    prompt_ids = await encode_chat(
+        asked.messages, serving, add_special_tokens=asked.add_special_tokens
+    )
     generation = Generation(ticket, asked, [prompt_ids], serving)
     return await answer(request, generation, ChatDialect())
 

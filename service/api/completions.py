@@ -24,7 +24,9 @@ router = APIRouter(tags=["generation"])
 async def create_completion(request: Request, serving: Ready) -> Response:
     asked = await read_json(request, CompletionRequest, max_bytes=serving.max_body_bytes)
     ticket = serving.ticket("cmpl", asked.model)
-    prompts = await encode_prompts(asked.prompt, serving)
+    prompts = await encode_prompts(
+        asked.prompt, serving, add_special_tokens=asked.add_special_tokens
+    )
     generation = Generation(ticket, asked, prompts, serving)
     return await answer(request, generation, CompletionDialect())
 

@@ -64,6 +64,7 @@ def plan(
             max_tokens=limits[number],
             sampling=_sampling(asked, seed=derive_seed(seed, i), serving=serving),
             stop_token_ids=stop_ids,
+            cache_salt=asked.cache_salt or "",
         )
         for number, prompt_ids in enumerate(prompts)
         for i in range(asked.n)

@@ -18,22 +18,31 @@ INLINE_CHARS = 2000
 Result = TypeVar("Result")
 
 
-async def encode_chat(messages: Sequence[Message], serving: Serving) -> list[int]:
-    """The model's own template writes the special tokens, so none is added to them."""
+async def encode_chat(
+    messages: Sequence[Message], serving: Serving, *, add_special_tokens: bool
+) -> list[int]:
+    """The model's own template writes special tokens too, so that few ask to add any to them."""
 
     def encode() -> list[int]:
         text = _render(messages, serving)
-        return _encode(text, serving, add_special_tokens=False)
+        return _encode(text, serving, add_special_tokens=add_special_tokens)
 
     per_message = 20  # for what a template writes around each
     return await _run(encode, sum(len(m.content or "") + per_message for m in messages))
 
 
-async def encode_prompts(prompts: Sequence[Prompt], serving: Serving) -> list[list[int]]:
-    """Texts are encoded, ids are checked."""
+async def encode_prompts(
+    prompts: Sequence[Prompt], serving: Serving, *, add_special_tokens: bool
+) -> list[list[int]]:
+    """Texts are encoded, ids are checked and used as they are."""
 
     def encode() -> list[list[int]]:
-        return [_encode_prompt(prompt, serving) for prompt in prompts]
+        return [
+            _encode(prompt, serving, add_special_tokens=add_special_tokens)
+            if isinstance(prompt, str)
+            else _checked(prompt, serving)
+            for prompt in prompts
+        ]
 
     return await _run(encode, sum(map(len, prompts)))
 
@@ -49,15 +58,13 @@ def _render(messages: Sequence[Message], serving: Serving) -> str:
         raise bad_request(f"{error}.", param="messages") from None
 
 
-def _encode_prompt(prompt: Prompt, serving: Serving) -> list[int]:
-    if isinstance(prompt, str):
-        return _encode(prompt, serving, add_special_tokens=True)
-    if max(prompt) >= serving.info.vocab_size:
+def _checked(ids: list[int], serving: Serving) -> list[int]:
+    if max(ids) >= serving.info.vocab_size:
         last = serving.info.vocab_size - 1
         raise bad_request(
-            f"prompt has the token id {max(prompt)}; this model's go up to {last}.", param="prompt"
+            f"prompt has the token id {max(ids)}; this model's go up to {last}.", param="prompt"
         )
-    return prompt
+    return ids
 
 
 def _encode(text: str, serving: Serving, *, add_special_tokens: bool) -> list[int]:

@@ -7,6 +7,7 @@ explicit null means the same as leaving the key out, and unknown keys are ignore
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -27,6 +28,7 @@ MAX_CHOICES = 256
 MAX_MESSAGES = 4096
 MAX_STOPS = 4
 MAX_STOP_LEN = 256
+MAX_SALT_LEN = 256
 MAX_LOGPROBS = 20
 
 
@@ -55,9 +57,20 @@ Stops = Annotated[
 ]
 
 
+def _not_yet(value: Any) -> Any:
+    if value:
+        raise PydanticCustomError("unsupported_parameter", "this is not supported yet")
+    return value
+
+
+NotYet = Annotated[Any, AfterValidator(_not_yet)]
+"""Within an object what `service.api.unsupported` is for requests: empty, false, or refused."""
+
+
 class StreamOptions(Object):
     include_usage: bool = False
     continuous_usage_stats: bool = False
+    include_obfuscation: NotYet = None
 
 
 class GenerationRequest(Object):
@@ -76,6 +89,7 @@ class GenerationRequest(Object):
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
+    cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_SALT_LEN)] | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
 
@@ -120,20 +134,19 @@ class Message(Object):
     ] = None
     name: str | None = None
     tool_call_id: str | None = None
-    tool_calls: list[Any] = []
+    audio: NotYet = None
+    function_call: NotYet = None
+    reasoning: NotYet = None
+    reasoning_content: NotYet = None
+    refusal: NotYet = None
+    tool_calls: NotYet = None
+    tools: NotYet = None
 
     @field_validator("content")
     @classmethod
     def _absent_only_from_assistants(cls, value: str | None, info: ValidationInfo) -> str | None:
         if value is None and info.data.get("role") != "assistant":
             raise ValueError("a string or a list of text parts is required")
-        return value
-
-    @field_validator("tool_calls")
-    @classmethod
-    def _not_yet(cls, value: list[Any]) -> list[Any]:
-        if value:
-            raise PydanticCustomError("unsupported_parameter", "tool calls are not supported yet")
         return value
 
     def for_template(self) -> dict[str, str]:
@@ -146,6 +159,9 @@ class Message(Object):
 class ChatRequest(GenerationRequest):
     messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES), FailFast()]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    add_special_tokens: Annotated[
+        bool, Field(description="on top of those that the template writes")
+    ] = False
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] = 0
 
@@ -200,6 +216,7 @@ class CompletionRequest(GenerationRequest):
     prompt: Prompts
     max_tokens: Annotated[int, Field(ge=1)] = 16
     best_of: int | None = None
+    add_special_tokens: bool = True
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
 
     @field_validator("prompt")

@@ -1,58 +1,97 @@
-"""The parameters that clients know and octavo doesn't honour yet. None of them is ever ignored."""
+"""The parameters that clients know and octavo doesn't honour, with the values that change nothing.
+
+Any other value is refused by name: what would change the answer is never ignored. Whoever brings a
+parameter makes it a field of the request model and takes it out of here.
+"""
 
 from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel
 
-UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
-    "add_generation_prompt": (True,),
-    "allowed_token_ids": (),
-    "bad_words": ([],),
+ANYTHING = object()
+"""No value changes the answer: it is about accounts, storage or speed, and ignored on purpose."""
+
+NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    # OpenAI's
+    "audio": (),
     "best_of": (1,),
-    "cache_salt": (),
-    "chat_template": (),
-    "chat_template_kwargs": ({},),
-    "continue_final_message": (False,),
     "echo": (False,),
     "frequency_penalty": (0,),
     "function_call": ("none", "auto"),
     "functions": ([],),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "guided_json": (),
-    "guided_regex": (),
     "logit_bias": ({},),
     "max_completion_tokens": (),
-    "min_tokens": (0,),
+    "metadata": (ANYTHING,),
+    "modalities": (["text"],),
+    "moderation": (),
     "parallel_tool_calls": (True, False),
+    "prediction": (ANYTHING,),
     "presence_penalty": (0,),
-    "priority": (0,),
-    "prompt_logprobs": (),
-    "repetition_penalty": (1,),
+    "prompt_cache_key": (ANYTHING,),
+    "prompt_cache_options": (ANYTHING,),
+    "prompt_cache_retention": (ANYTHING,),
+    "reasoning_effort": (),
     "response_format": ({"type": "text"},),
-    "return_token_ids": (False,),
-    "structured_outputs": (),
+    "safety_identifier": (ANYTHING,),
+    "service_tier": (ANYTHING,),
+    "store": (ANYTHING,),
     "suffix": (),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
     "top_logprobs": (0,),
+    "user": (ANYTHING,),
+    "verbosity": ("medium",),
+    "web_search_options": (),
+    # vLLM's
+    "add_generation_prompt": (True,),
+    "allowed_token_ids": (),
+    "bad_words": ([],),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
+    "continue_final_message": (False,),
+    "documents": ([],),
+    "guided_choice": (),
+    "guided_decoding_backend": (),
+    "guided_grammar": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_whitespace_pattern": (),
+    "include_reasoning": (True,),
+    "kv_transfer_params": (),
+    "length_penalty": (1,),
+    "logits_processors": ([],),
+    "media_io_kwargs": ({},),
+    "min_tokens": (0,),
+    "mm_processor_kwargs": ({},),
+    "priority": (0,),
+    "prompt_embeds": (),
+    "prompt_logprobs": (),
+    "repetition_detection": (),
+    "repetition_penalty": (1,),
+    "request_id": (),
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "spaces_between_special_tokens": (True, False),
+    "structural_tag": (),
+    "structured_outputs": (),
+    "thinking_token_budget": (),
     "truncate_prompt_tokens": (),
+    "use_beam_search": (False,),
+    "vllm_xargs": ({},),
 }
-"""Parameters that clients know and a request model here may not, with the values that change
-nothing. Any other value is refused by name, never ignored. Whoever brings a parameter makes it a
-field of the request and takes it out of here."""
 
 
 def find_unsupported(raw: Mapping[str, Any], model: type[BaseModel]) -> str | None:
     """The first parameter whose value would have to be ignored."""
-    candidates = raw.keys() & UNSUPPORTED.keys() - model.model_fields.keys()
+    candidates = raw.keys() & NEUTRAL.keys() - model.model_fields.keys()
     return next((name for name in sorted(candidates) if not _is_neutral(name, raw[name])), None)
 
 
 def _is_neutral(name: str, value: object) -> bool:
     """Whether the value changes nothing; true isn't 1 here, nor false 0."""
     return value is None or any(
-        value == neutral and isinstance(value, bool) == isinstance(neutral, bool)
-        for neutral in UNSUPPORTED[name]
+        neutral is ANYTHING
+        or (value == neutral and isinstance(value, bool) == isinstance(neutral, bool))
+        for neutral in NEUTRAL[name]
     )
