@@ -8,7 +8,7 @@ from typing import Any, Literal
 import httpx
 import orjson
 from starlette.types import ASGIApp, Message, Scope
-from tokenizers import Tokenizer as Backend, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer as Backend, decoders, models, pre_tokenizers, processors
 
 from model.batch import TokenLogprobs
 from service.app import create_app
@@ -33,13 +33,16 @@ TEMPLATE = (
 
 
 def make_text(*, bos_id: int | None = None) -> TextModel:
-    """A token per byte, its id the byte; two special tokens after them."""
+    """A token per byte, its id the byte; two special tokens after them, of which one may begin."""
     latin1_to_alphabet = {byte: chr(point) for point, byte in ALPHABET_TO_LATIN1.items()}
     vocab = {latin1_to_alphabet.get(byte, chr(byte)): byte for byte in range(256)}
     backend = Backend(models.BPE(vocab=vocab, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens(["<|end|>", "<|start|>"])
+    if bos_id is not None:
+        start = [("<|start|>", bos_id)]
+        backend.post_processor = processors.TemplateProcessing("<|start|> $A", special_tokens=start)
     definition = TokenizerDefinition(backend=backend, bos_id=bos_id, eos_id=END)
     return TextModel(Tokenizer(definition), ChatTemplate(TEMPLATE))
 

@@ -14,7 +14,7 @@ from service.api.served import Serving
 from service.engine.messages import EngineInfo
 from service.text.chat_template import ChatTemplate
 from service.text.model import TextModel
-from tests.fakes import END, MAX_MODEL_LEN, Client, make_text
+from tests.fakes import MAX_MODEL_LEN, START, Client, make_text
 
 
 def make_serving() -> Serving:
@@ -81,10 +81,10 @@ def test_text_that_cannot_fit_is_not_tokenized(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("add", [False, True])
 def test_special_tokens_are_added_to_texts_where_asked_for(add: bool) -> None:
-    text = make_text(bos_id=END)
+    text = make_text(bos_id=START)
     serving = replace(make_serving(), text=text)
     message = Message(role="user", content="Hi")
-    start = [END] if add else []
+    start = [START] if add else []
     chat = asyncio.run(encode_chat([message], serving, add_special_tokens=add))
     rendered = text.chat_template.render([message.for_template()])
     assert chat == start + text.tokenizer.encode(rendered, add_special_tokens=False)
