@@ -41,24 +41,20 @@ class EngineConfig:
     max_model_len: int = knob(0, "Most tokens of prompt and output; 0: the model's.")
     kv_cache_memory: int = knob(0, "Bytes for the KV cache; 0: a share of free memory.")
     threads: int = knob(0, "Threads that compute the model; 0: as many as there are usable cores.")
+    step_timeout: float = knob(120.0, "Seconds of silence after which the engine is restarted.")
 
     def __post_init__(self) -> None:
         for field_ in fields(self):
             value = getattr(self, field_.name)
             require(value < INT64_END, field_.name, value, f"take less than {INT64_END}")
-        require(
-            self.max_batch_tokens >= 1, "max_batch_tokens", self.max_batch_tokens, "take 1 or more"
-        )
+        at_least(self, 1, "max_batch_tokens", "step_timeout")
         require(
             1 <= self.max_sequences <= self.max_batch_tokens,
             "max_sequences",
             self.max_sequences,
             f"take 1 to {self.max_batch_tokens}, as --max-batch-tokens allows",
         )
-        for name in ("max_model_len", "kv_cache_memory", "threads"):
-            require(
-                getattr(self, name) >= 0, name, getattr(self, name), "take 0 (automatic) or more"
-            )
+        at_least(self, 0, "max_model_len", "kv_cache_memory", "threads")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ KNOBS = {
         "max_model_len",
         "kv_cache_memory",
         "threads",
+        "step_timeout",
     ],
     ServerConfig: ["host", "port", "served_model_name", "max_body_bytes", "log_format"],
     SamplingConfig: ["temperature", "top_p", "max_tokens", "seed"],
@@ -42,9 +43,9 @@ def test_defaults_are_valid(config: type[Any]) -> None:
         (EngineConfig, "max_batch_tokens", 0, "take 1 or more"),
         (EngineConfig, "max_sequences", 0, "take 1 to 512, as --max-batch-tokens allows"),
         (EngineConfig, "max_sequences", 513, "take 1 to 512, as --max-batch-tokens allows"),
-        (EngineConfig, "max_model_len", -1, "take 0 (automatic) or more"),
-        (EngineConfig, "kv_cache_memory", -1, "take 0 (automatic) or more"),
-        (EngineConfig, "threads", -1, "take 0 (automatic) or more"),
+        (EngineConfig, "max_model_len", -1, "take 0 or more"),
+        (EngineConfig, "kv_cache_memory", -1, "take 0 or more"),
+        (EngineConfig, "threads", -1, "take 0 or more"),
         *[
             (EngineConfig, field.name, 1 << 63, f"take less than {1 << 63}")
             for field in fields(EngineConfig)

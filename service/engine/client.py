@@ -33,8 +33,6 @@ from service.engine.messages import (
 
 log = logging.getLogger(__name__)
 
-SILENCE_SECONDS = 60.0
-"""An engine that was ready and reports nothing for so long is stuck."""
 MAX_DEATHS = 4
 """Deaths in a row without becoming ready after which the engine is given up."""
 FIRST_BACKOFF_SECONDS = 0.1
@@ -197,7 +195,7 @@ class EngineClient:
         """Take in one process's reports; returns only if it says that it can't run, and why."""
         while True:
             ready = self._child is child
-            report = await child.receive(patience=SILENCE_SECONDS if ready else None)
+            report = await child.receive(patience=self._config.step_timeout if ready else None)
             if isinstance(report, Failed):
                 return report.message
             self._take(report, child)
