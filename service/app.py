@@ -20,7 +20,7 @@ from service.api.errors import HANDLERS
 from service.api.schema import ChatRequest, CompletionRequest
 from service.api.served import ServedModel
 from service.config import ServerConfig
-from service.engine.client import Engine
+from service.engine.protocol import Engine
 from service.metrics import EngineReading, Metrics
 from service.text.model import TextModel
 

@@ -19,7 +19,8 @@ from model.errors import ModelError
 from service import hub, logs, server, terminal
 from service.app import create_app
 from service.config import ConfigError, EngineConfig, SamplingConfig, ServerConfig
-from service.engine.client import EngineClient, EngineStatus
+from service.engine.client import EngineClient
+from service.engine.protocol import EngineStatus
 from service.flags import with_knobs
 from service.text.model import TextModel
 

@@ -18,7 +18,7 @@ import uvloop
 from starlette.types import ASGIApp
 
 from model.errors import ModelError
-from service.engine.client import EngineStatus
+from service.engine.protocol import EngineStatus
 
 log = logging.getLogger(__name__)
 

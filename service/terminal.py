@@ -16,8 +16,8 @@ from typing import Any
 from model.batch import SamplingParams
 from model.errors import ModelError
 from service.config import SamplingConfig
-from service.engine.client import Engine, EngineStatus, EngineUnavailableError
 from service.engine.messages import Request
+from service.engine.protocol import Engine, EngineStatus, EngineUnavailableError
 from service.text.chat_template import ChatTemplateError
 from service.text.model import TextModel
 

@@ -13,8 +13,8 @@ from tokenizers import Tokenizer as Backend, decoders, models, pre_tokenizers, p
 from model.batch import TokenLogprobs
 from service.app import create_app
 from service.config import ServerConfig
-from service.engine.client import EngineStatus, EngineUnavailableError
 from service.engine.messages import EngineInfo, Event, Request, Stats
+from service.engine.protocol import EngineStatus, EngineUnavailableError
 from service.text.chat_template import ChatTemplate
 from service.text.definition import TokenizerDefinition
 from service.text.model import TextModel

@@ -15,8 +15,9 @@ import pytest
 from model.batch import SamplingParams
 from service.config import EngineConfig
 from service.engine import client as client_module
-from service.engine.client import EngineClient, EngineUnavailableError
+from service.engine.client import EngineClient
 from service.engine.messages import Event, Request
+from service.engine.protocol import EngineUnavailableError
 from tests.fake_engine_process import POISON
 from tests.fakes_engine import generate
 

@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from service.api.errors import ApiError, as_api_error, shown
-from service.engine.client import EngineStatus
+from service.engine.protocol import EngineStatus
 from tests.fakes import Client, FakeEngine
 
 

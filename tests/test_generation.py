@@ -14,8 +14,8 @@ from service.api.errors import ApiError
 from service.api.generation import Generation, derive_seed, plan
 from service.api.schema import CompletionRequest
 from service.api.served import Serving
-from service.engine.client import EngineStatus, EngineUnavailableError
 from service.engine.messages import Event, Request
+from service.engine.protocol import EngineStatus, EngineUnavailableError
 from service.logs import begin_request
 from tests.fakes import END, VOCAB_SIZE, Client, FakeEngine, fail_after, hang_after, say
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.engine.client import EngineStatus
 from service.engine.messages import Stats
+from service.engine.protocol import EngineStatus
 from tests.fakes import Client, FakeEngine, events_of, say
 
 

@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from model.errors import ModelError
 from service import server
-from service.engine.client import EngineStatus
+from service.engine.protocol import EngineStatus
 
 
 def test_any_free_port() -> None:

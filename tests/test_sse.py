@@ -12,7 +12,7 @@ from starlette.types import Message
 from service.api import sse
 from service.api.errors import bad_request
 from service.api.sse import EventStream, Write, event, while_connected
-from service.engine.client import EngineUnavailableError
+from service.engine.protocol import EngineUnavailableError
 from tests.fakes import Client, Connection, FakeEngine, fail_after, hang_after, say
 
 CHAT = "/v1/chat/completions"

@@ -9,8 +9,8 @@ import pytest
 from model.errors import ModelError
 from service import terminal
 from service.config import SamplingConfig
-from service.engine.client import EngineStatus
 from service.engine.messages import Event, Request
+from service.engine.protocol import EngineStatus
 from service.terminal import AnswerError, Session
 from tests.fakes import (
     END,

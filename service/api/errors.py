@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.api.responses import JsonResponse
-from service.engine.client import EngineUnavailableError
+from service.engine.protocol import EngineUnavailableError
 from service.logs import current_request_id
 
 log = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ from starlette.requests import Request
 
 from model.errors import ModelError
 from service.api.errors import model_not_found, unavailable
-from service.engine.client import Engine, EngineStatus
 from service.engine.messages import EngineInfo
+from service.engine.protocol import Engine, EngineStatus
 from service.metrics import Metrics
 from service.text.model import TextModel
 

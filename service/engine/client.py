@@ -10,10 +10,8 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Literal, Protocol
 
 import msgspec
 
@@ -30,6 +28,7 @@ from service.engine.messages import (
     Stats,
     StepReport,
 )
+from service.engine.protocol import EngineStatus, EngineUnavailableError
 
 log = logging.getLogger(__name__)
 
@@ -39,45 +38,6 @@ FIRST_BACKOFF_SECONDS = 0.1
 SUSPECT_DEATHS = 2
 MOST_DEATHS = 8
 """Of the engine in one request's life, even if it gets a token each time."""
-
-Phase = Literal["starting", "loading", "ready", "restarting", "failed", "stopped"]
-
-
-@dataclass(frozen=True, slots=True)
-class EngineStatus:
-    phase: Phase
-    detail: str = ""
-    fraction: float = 0.0
-
-
-class EngineUnavailableError(RuntimeError):
-    """A request can't be taken now; the message says why."""
-
-
-class Engine(Protocol):
-    """What routes and terminal need of an engine."""
-
-    async def start(self) -> None:
-        """Begin to load; returns at once, and `status` tells the rest."""
-
-    async def stop(self) -> None:
-        """End it; whatever is unfinished ends with an error event."""
-
-    @property
-    def status(self) -> EngineStatus: ...
-
-    @property
-    def info(self) -> EngineInfo | None:
-        """None until the engine was ready for the first time."""
-
-    @property
-    def stats(self) -> Stats: ...
-
-    def submit(self, request: Request) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
-        """The request's events, the last with a finish_reason. Leaving early cancels the request.
-
-        Raises EngineUnavailableError on entering while the engine isn't ready.
-        """
 
 
 class Submission:

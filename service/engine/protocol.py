@@ -1,0 +1,47 @@
+"""What the rest of the service needs of an engine, whoever runs it. Knows no process or socket."""
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from service.engine.messages import EngineInfo, Event, Request, Stats
+
+Phase = Literal["starting", "loading", "ready", "restarting", "failed", "stopped"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    phase: Phase
+    detail: str = ""
+    fraction: float = 0.0
+
+
+class EngineUnavailableError(RuntimeError):
+    """A request can't be taken now; the message says why."""
+
+
+class Engine(Protocol):
+    """What routes and terminal need of an engine."""
+
+    async def start(self) -> None:
+        """Begin to load; returns at once, and `status` tells the rest."""
+
+    async def stop(self) -> None:
+        """End it; whatever is unfinished ends with an error event."""
+
+    @property
+    def status(self) -> EngineStatus: ...
+
+    @property
+    def info(self) -> EngineInfo | None:
+        """None until the engine was ready for the first time."""
+
+    @property
+    def stats(self) -> Stats: ...
+
+    def submit(self, request: Request) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
+        """The request's events, the last with a finish_reason. Leaving early cancels the request.
+
+        Raises EngineUnavailableError on entering while the engine isn't ready.
+        """
