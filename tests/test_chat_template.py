@@ -9,7 +9,6 @@ import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from model.errors import ModelError
-from service.text import chat_template
 from service.text.chat_template import ChatTemplate, ChatTemplateError
 from service.text.tokenizer import Tokenizer
 
@@ -43,6 +42,18 @@ CONSTRUCTS = """
 {% endfor %}
 {%- macro sign(name) %}-- {{ name }}{{ "=" * 5 }}{% endmacro %}
 {{ sign(bos_token) }}{{ sign(name=eos_token) }}{{ ns.count }}{{ dict(a=1).a }}{{ range(3) | list }}
+{{ "%s is %5.1f%% of %-4d|" % ("x", 1.5, 7) }}{{ "%(a)s" % {"a": 1} }}{{ "%03d" | format(7) }}
+{{ "{}, {1!r:>8}".format(1, "x") if false else "{0:>6}|{name:.2f}".format("é", name=0.125) }}
+{{ "a-b" | replace("-", "+") }}{{ "a-b".replace("-", "+", 1) }}
+{{ ["a", 1, none] | join(", ") }}{{ "-".join(["a", "b"]) }}
+{{ messages | join("|", attribute="role") }}
+{{ "x" | center(5) }}{{ "x".ljust(5) }}|{{ "a\nb" | indent(2, true) }}
+{{ 1 ~ "a" ~ none ~ [1, "b"] }}
+{{ [1, 2] + [3] }}{{ [1, 2] | sum }}{{ 1.25 | round(1) }}{{ [1, 2, 3] | batch(2, 0) | list }}
+{{ {"a": [1, (2,)]} }}{{ "a b" | title }}{{ [3, 1] | sort | string }}
+{{ [" a"] | map("trim") | list }}
+{% set block %}{{ messages | length }} messages{% endset %}{{ block | upper }}
+{{ none }}{{ 1 == 1.0 }}
 {%- if add_generation_prompt %}{{ enable_thinking }}{% endif %}
 """
 TOOLS = [{"type": "function", "function": {"name": "z<é>", "parameters": {"b": 1, "a": [None]}}}]
@@ -173,75 +184,6 @@ def test_a_template_that_is_none_is_refused_at_load(source: str, reason: str) ->
     with pytest.raises(ModelError, match="can't be compiled") as caught:
         ChatTemplate(source)
     assert reason in str(caught.value)
-
-
-ESCAPES = [
-    "{{ ''.__class__.__mro__[1].__subclasses__() }}",
-    "{{ ''['__class__']['__mro__'] }}",
-    "{{ (messages | attr('__class__')).__mro__ }}",
-    "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
-    "{{ lipsum.__globals__['os'] }}",
-    "{{ joiner.__init__.__globals__ }}",
-    "{{ namespace.__init__.__globals__ }}",
-    "{{ dict.__base__.__subclasses__() }}",
-    "{{ dict.mro() }}",
-    "{{ range.__globals__.sys }}",
-    "{{ raise_exception.__globals__['json'] }}",
-    "{{ raise_exception.__code__.co_code }}",
-    "{{ self.__init__.__globals__ }}",
-    "{{ self._TemplateReference__context.environment }}",
-    "{{ '{0.__class__.__mro__}'.format(1) }}",
-    "{{ '{0.__class__.__mro__}'.format_map({'0': 1}) }}",
-    "{{ ''.format.__self__.__class__.__mro__ }}",
-    "{% macro m() %}{% endmacro %}{{ m.__init__.__globals__ }}",
-    "{% for x in messages recursive %}{{ loop.__init__.__globals__ }}{% endfor %}",
-    "{{ messages.append(1) }}",
-    "{{ messages[0].update({'role': 'system'}) }}",
-    "{{ messages[0].clear() }}",
-    "{% set messages[0].role = 'system' %}",
-    "{% include '/etc/passwd' %}",
-    "{% import 'os' as os %}{{ os }}",
-    "{% extends 'base' %}",
-]
-
-
-@pytest.mark.parametrize("source", ESCAPES)
-def test_a_template_cannot_leave_the_sandbox(source: str) -> None:
-    with pytest.raises((ChatTemplateError, ModelError)):
-        render(source)
-    assert HI == {"role": "user", "content": "Hi"}
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
-        "{% macro f(n) %}{% if n %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}{{ f(99) }}",
-    ],
-)
-def test_a_template_that_takes_too_long_is_cut_off(
-    source: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(chat_template, "MAX_SECONDS", 0.05)
-    with pytest.raises(ChatTemplateError, match=r"more than 0\.05 seconds"):
-        render(source)
-
-
-@pytest.mark.parametrize(
-    ("source", "reason"),
-    [
-        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
-        ("{% for i in range(10 ** 9) %}{% endfor %}", r"\*\*"),
-        ("{% for i in range(1000000) %}{% endfor %}", "Range too big"),
-        ("{% for i in range(99999) %}{{ 'x' * 1000 }}{% endfor %}", "characters"),
-        ("{{ 'x' * 1000000000 }}", "too large"),
-        ("{{ 1000000000 * [0] }}", "too large"),
-        ("{{ 10 ** 10 ** 10 }}", "too large"),
-    ],
-)
-def test_a_template_that_grows_too_large_is_cut_off(source: str, reason: str) -> None:
-    with pytest.raises(ChatTemplateError, match=reason):
-        render(source)
 
 
 def test_long_chats_are_no_runaways(smollm2_chat: ChatTemplate) -> None:

@@ -1,28 +1,23 @@
 """Renders a chat as the text that the model was trained on. Knows Jinja, nothing of tokens.
 
-The template comes with the model's files, so it is a program by someone else. It runs in jinja2's
-sandbox, sees nothing but the chat, and is cut off where its loops or its output run away. A single
-expression isn't bounded, except for the powers and repetitions that could fill the memory.
+The template comes with the model's files, so it is a program by someone else: it runs in a sandbox
+(service.text.sandbox), and sees nothing but the chat.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from contextvars import ContextVar
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from time import monotonic
 from typing import Any, NoReturn
 
 from jinja2 import Template, TemplateError, nodes
-from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
-from jinja2.runtime import Context
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from model.errors import ModelError
+from service.text.limits import joined, start_clock
+from service.text.sandbox import Sandbox
 
-MAX_SECONDS = 2.0
-MAX_CHARS = 16 << 20
+MAX_DATE_CHARS = 1000
 MAX_MESSAGE_CHARS = 500
 
 DEFAULT_TEMPLATE = (
@@ -33,9 +28,6 @@ DEFAULT_TEMPLATE = (
     "{% if add_generation_prompt %}Assistant:{% endif %}"
 )
 """For models without one: paragraphs that begin with the speaker's role."""
-
-_deadline: ContextVar[float] = ContextVar("_deadline")
-"""When, by the monotonic clock, this thread's rendering is cut off."""
 
 
 class ChatTemplateError(ValueError):
@@ -68,9 +60,9 @@ class ChatTemplate:
             "tools": tools,
             "add_generation_prompt": add_generation_prompt,
         }
-        _deadline.set(monotonic() + MAX_SECONDS)
+        start_clock()
         try:
-            return _joined(self._template.generate(variables))
+            return joined(self._template.generate(variables))
         except Exception as error:  # whatever a program by someone else can do wrong
             reason = (str(error) or type(error).__name__)[:MAX_MESSAGE_CHARS]
             raise ChatTemplateError(
@@ -78,69 +70,21 @@ class ChatTemplate:
             ) from error
 
 
-def _joined(pieces: Iterable[str]) -> str:
-    rendered = []
-    num_chars = 0
-    for piece in pieces:
-        num_chars += len(piece)
-        if num_chars > MAX_CHARS:
-            raise SecurityError(f"it writes more than {MAX_CHARS} characters")
-        rendered.append(piece)
-    return "".join(rendered)
-
-
 def _compile(source: str) -> Template:
-    environment = _Environment(
-        trim_blocks=True,
-        lstrip_blocks=True,
-        extensions=[LoopControlExtension, _Generation],
-    )
-    environment.filters |= {"tojson": _tojson, "within_time": _within_time}
+    environment = Sandbox(extensions=[LoopControlExtension, _Generation])
+    environment.filters["tojson"] = _tojson
     shared = {name: environment.globals[name] for name in ("dict", "namespace", "range")}
     environment.globals = shared | {
         "raise_exception": _raise_exception,
         "strftime_now": _strftime_now,
     }
     try:
-        tree = environment.parse(source)
-        for loop in tree.find_all(nodes.For):
-            loop.iter = nodes.Filter(loop.iter, "within_time", [], [], None, None)
-        return environment.from_string(tree)
+        return environment.program(source)
     except Exception as error:  # jinja2's and Python's own compilers over someone else's text
         raise ModelError(
             f"the model's chat template can't be compiled: {error}. "
             "Give another template, or a newer version of the model's files"
         ) from error
-
-
-class _Environment(ImmutableSandboxedEnvironment):
-    """A sandbox that also ends what would go on for ever: loops, recursion, huge values."""
-
-    intercepted_binops = frozenset({"*", "**"})
-
-    def call(self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
-        _check_time()
-        return super().call(__context, __obj, *args, **kwargs)
-
-    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        if operator == "**" or abs(_magnitude(left) * _magnitude(right)) > MAX_CHARS:
-            raise SecurityError(f"the result of {operator} may be too large")
-        return super().call_binop(context, operator, left, right)
-
-
-def _magnitude(value: Any) -> Any:
-    return len(value) if isinstance(value, Sized) else value
-
-
-def _within_time(items: Iterable[Any]) -> Iterator[Any]:
-    for item in items:
-        _check_time()
-        yield item
-
-
-def _check_time() -> None:
-    if monotonic() > _deadline.get():
-        raise SecurityError(f"it takes more than {MAX_SECONDS} seconds")
 
 
 class _Generation(Extension):
@@ -159,7 +103,7 @@ def _raise_exception(message: str) -> NoReturn:
 
 
 def _strftime_now(format: str) -> str:
-    return datetime.now().strftime(format)
+    return datetime.now().strftime(format[:MAX_DATE_CHARS])
 
 
 def _tojson(
@@ -170,10 +114,7 @@ def _tojson(
     sort_keys: bool = False,
 ) -> str:
     """Unlike jinja2's own, neither escapes HTML nor sorts keys; templates are written for this."""
-    return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
+    encoder = json.JSONEncoder(
+        ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
+    return joined(encoder.iterencode(value))
