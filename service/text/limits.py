@@ -1,7 +1,7 @@
 """What a chat template may take of time and memory, as checks that raise before it takes more.
 
-An estimate may be too high, but too low by a small factor alone. Knows what Python's operations make of their arguments,
-and nothing of who calls them.
+An estimate may be too high, but too low by a small factor alone. Knows what Python's operations
+make of their arguments, and nothing of who calls them.
 """
 
 import re
