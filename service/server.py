@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 
 from model.errors import ModelError
 from service.engine.protocol import EngineStatus
+from service.http_protocol import HttpProtocol
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +90,7 @@ def make_config(app: ASGIApp) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         loop="uvloop",
-        http="httptools",
+        http=HttpProtocol,
         ws="none",
         lifespan="on",
         access_log=False,
