@@ -1,7 +1,7 @@
 """Bodies that are too big, of the wrong type, no JSON, or no object."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pytest
 from starlette.requests import ClientDisconnect, Request
@@ -15,7 +15,11 @@ GOOD = b'{"prompt": "Hi"}'
 
 
 def read(
-    messages: Iterable[Message], *, content_type: str | None = "application/json", limit: int = 100
+    messages: Iterable[Message],
+    *,
+    content_type: str | None = "application/json",
+    limit: int = 100,
+    other_headers: Sequence[tuple[bytes, bytes]] = (),
 ) -> CompletionRequest:
     received = iter(messages)
 
@@ -23,7 +27,7 @@ def read(
         return next(received)
 
     headers = [] if content_type is None else [(b"content-type", content_type.encode())]
-    request = Request({"type": "http", "headers": headers}, receive)
+    request = Request({"type": "http", "headers": [*headers, *other_headers]}, receive)
     return asyncio.run(read_json(request, CompletionRequest, max_bytes=limit))
 
 
@@ -59,6 +63,23 @@ def test_nothing_is_read_beyond_the_limit() -> None:
         read(endless)
     assert caught.value.status == 413
     assert len(list(endless)) == 8
+
+
+def test_what_is_declared_too_large_is_refused_unread() -> None:
+    with pytest.raises(ApiError, match="100 bytes") as caught:
+        read([], other_headers=[(b"content-length", b"101")])
+    assert caught.value.status == 413
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "br", "identity, gzip"])
+def test_encoded_bodies_are_refused(encoding: str) -> None:
+    with pytest.raises(ApiError, match=f"content-encoding is .{encoding}") as caught:
+        read(chunks(GOOD), other_headers=[(b"content-encoding", encoding.encode())])
+    assert caught.value.status == 415
+
+
+def test_the_identity_encoding_is_taken() -> None:
+    assert read(chunks(GOOD), other_headers=[(b"content-encoding", b"identity")]).prompt == ["Hi"]
 
 
 def test_a_body_of_just_the_limit_is_taken() -> None:

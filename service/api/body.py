@@ -20,6 +20,7 @@ Model = TypeVar("Model", bound=BaseModel)
 async def read_json(request: Request, model: type[Model], *, max_bytes: int) -> Model:
     """The request's body as what the route expects of it."""
     _check_content_type(request.headers.get("content-type"))
+    _check_encoding(request.headers.get("content-encoding", "identity"))
     return parse(await _read_body(request, max_bytes), model)
 
 
@@ -34,18 +35,32 @@ def _check_content_type(value: str | None) -> None:
         )
 
 
+def _check_encoding(value: str) -> None:
+    if value.strip().lower() != "identity":
+        raise ApiError(
+            415,
+            f"The content-encoding is {shown(value)}; send the JSON as it is.",
+            code="unsupported_media_type",
+        )
+
+
 async def _read_body(request: Request, max_bytes: int) -> bytes:
     """The body, of which no more than the limit is ever held."""
+    _check_len(int(request.headers.get("content-length", 0)), max_bytes)
     body = bytearray()
     async for chunk in request.stream():
-        if len(body) + len(chunk) > max_bytes:
-            raise ApiError(
-                413,
-                f"The body has more than {max_bytes} bytes, which is all that is taken.",
-                code="request_too_large",
-            )
+        _check_len(len(body) + len(chunk), max_bytes)
         body += chunk
     return bytes(body)
+
+
+def _check_len(num_bytes: int, max_bytes: int) -> None:
+    if num_bytes > max_bytes:
+        raise ApiError(
+            413,
+            f"The body has more than {max_bytes} bytes, which is all that is taken.",
+            code="request_too_large",
+        )
 
 
 def parse(body: bytes, model: type[Model]) -> Model:
