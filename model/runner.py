@@ -88,7 +88,7 @@ def load_runner(
     progress: Progress,
 ) -> TorchRunner:
     """From a folder or a .gguf file. 0 means automatic for any of the last three limits."""
-    torch.set_num_threads(threads or usable_cores())
+    torch.set_num_threads(_num_threads(threads))
     config = load_config(path)
     if max_model_len > config.context_len:
         raise ModelError(
@@ -105,6 +105,15 @@ def load_runner(
     progress("warm-up", "", 0.0)
     runner.warm_up(num_tokens=min(WARM_UP_LEN, max_batch_tokens, max_model_len))
     return runner
+
+
+def _num_threads(asked: int) -> int:
+    if asked > usable_cores():
+        raise ModelError(
+            f"threads is {asked}, but only {usable_cores()} cores can be used: take that or less, "
+            "or 0 for all of them"
+        )
+    return asked or usable_cores()
 
 
 def _allocate_cache(model: Transformer, *, memory: int, most_pages: int) -> KVCache:

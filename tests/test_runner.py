@@ -173,3 +173,8 @@ def test_threads_are_those_asked_for_or_all_usable_cores(
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_more_threads_than_cores_are_refused(folder: Path) -> None:
+    with pytest.raises(ModelError, match=r"threads is 100000, but only \d+ cores"):
+        load(folder, threads=100_000)
