@@ -160,7 +160,7 @@ class _Parser:
             start = at + 8
             at = start + length_at(data, at)[0] if start <= end else end + 1
             if at > end:
-                raise self._past_end(start - 8, at - start)
+                raise self._past_end(start - 8, 8 + max(at - start, 0))
             try:
                 strings.append(data[start:at].decode())
             except UnicodeDecodeError as error:
