@@ -1,7 +1,7 @@
 """uvicorn's HTTP/1.1 protocol, in which every request learns that its client is gone.
 
-uvicorn tells the newest request of a connection only. Of two that a client pipelined before it left,
-the first would be generated to its end.
+uvicorn tells the newest request of a connection only. Of two that a client had pipelined before it
+left, the first would be generated to its end.
 """
 
 from collections import deque
