@@ -88,7 +88,7 @@ class EngineClient:
         self._num_deaths = 0  # in a row, without becoming ready in between
         self._supervisor: asyncio.Task[None] | None = None
         self._submissions: dict[str, Submission] = {}
-        self._trials: deque[Submission] = deque()  # the first is on; the engine has no other
+        self._trials: deque[Submission] = deque()  # the first is on, the others wait for it
 
     @property
     def status(self) -> EngineStatus:
