@@ -10,8 +10,8 @@ A sequence of five known tokens whose first two are already in the cache, in pag
     page_ids      [   7              ] [ 3 …
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 
@@ -53,6 +53,8 @@ class Batch:
     """The rows of one step, each of another sequence, in any mixture of lengths."""
 
     rows: Sequence[Row]
+    copies: Sequence[tuple[int, int]] = ()
+    """Pages to copy, as (from, to), in this order, before the rows are computed."""
 
     @property
     def num_tokens(self) -> int:
@@ -79,6 +81,8 @@ class StepOutput:
     """One entry per row of the batch, in its order; None where the row samples nothing."""
 
     sampled: Sequence[SampledToken | None]
+    phase_seconds: Mapping[str, float] = field(default_factory=dict)
+    """Where the run's time went, by phase, in order; as far as the runner tells."""
 
 
 class Runner(Protocol):

@@ -40,10 +40,28 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Tokens that were already generated and delivered, when a request is resumed."""
     cache_salt: str = ""
     """Cached pages are shared only between requests of equal salt."""
+    priority: int = 0
+    """Of a tenant's waiting requests, those with the lowest number go first."""
+    tenant: str = ""
+    """Tenants share the engine fairly, by weight, whoever asks for more."""
+    weight: float = 1.0
+    """The tenant's; above 0."""
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
     request_id: str
+
+
+class Timings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a sequence's time went, from when this engine process got it."""
+
+    queue_seconds: float
+    """Until it was first taken into a step."""
+    prefill_seconds: float
+    """From then to its first new token."""
+    decode_seconds: float
+    """From then to its last."""
+    num_preemptions: int
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -56,6 +74,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     num_cached_tokens: int = 0
     """Prompt tokens that the prefix cache supplied; told once, with the first token."""
     finish_reason: FinishReason | None = None
+    timings: Timings | None = None
+    """Told with the finish_reason, unless it is "error" or "cancelled"."""
     message: str = ""
     """Says what failed, where finish_reason is "error"."""
 
@@ -69,6 +89,31 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     num_pages: int = 0
     num_steps: int = 0
     num_preemptions: int = 0
+
+
+class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What one step did, and where its time went."""
+
+    number: int
+    """Counts from 1 when the engine process starts."""
+    started: float
+    """Seconds on the machine's monotonic clock."""
+    num_decodes: int
+    """Rows that computed one token."""
+    num_chunks: int
+    """Rows that computed a prompt, or a part of one."""
+    num_chunk_tokens: int
+    num_admitted: int
+    """Sequences that left the queue."""
+    num_preempted: int
+    num_finished: int
+    num_queried_tokens: int
+    """Prompt tokens that the prefix cache was asked for."""
+    num_hit_tokens: int
+    """Those it had."""
+    num_copied_pages: int
+    phase_seconds: dict[str, float]
+    """By phase, in order; together all the time since the step before, but for idle waiting."""
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,6 +149,7 @@ class StepReport(msgspec.Struct, frozen=True, tag=True):
 
     events: Sequence[Event]
     stats: Stats
+    record: StepRecord | None = None
 
 
 ToEngine = Request | Abort
