@@ -4,10 +4,11 @@ Everything it needs comes by argument; it starts no process itself and reads no 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
@@ -25,7 +26,12 @@ from service.metrics import EngineReading, Metrics
 from service.text.model import TextModel
 
 
-def create_app(engine: Engine, load_text: Callable[[], TextModel], config: ServerConfig) -> FastAPI:
+def create_app(
+    engine: Engine,
+    fetch: Callable[[], Path],
+    load_text: Callable[[Path], TextModel],
+    config: ServerConfig,
+) -> FastAPI:
     """`app.state.served.status` says whether it can serve, or why it never will."""
     served = ServedModel(
         engine,
@@ -36,7 +42,7 @@ def create_app(engine: Engine, load_text: Callable[[], TextModel], config: Serve
     app = DescribedApp(
         title="octavo",
         version=version("octavo"),
-        lifespan=partial(lifespan, engine=engine, served=served, load_text=load_text),
+        lifespan=lambda app: lifespan(engine, partial(served.load, fetch, load_text)),
         middleware=[Middleware(RequestContext)],
         exception_handlers=dict(HANDLERS),
         redirect_slashes=False,
@@ -49,14 +55,15 @@ def create_app(engine: Engine, load_text: Callable[[], TextModel], config: Serve
 
 @asynccontextmanager
 async def lifespan(
-    app: FastAPI, *, engine: Engine, served: ServedModel, load_text: Callable[[], TextModel]
+    engine: Engine, load: Callable[[], Coroutine[None, None, None]]
 ) -> AsyncIterator[None]:
-    await engine.start()
-    loading = asyncio.create_task(served.load(load_text))
+    """`load` starts the engine, once it has a model for it."""
+    loading = asyncio.create_task(load())
     try:
         yield
     finally:
         loading.cancel()
+        await asyncio.wait({loading})
         await engine.stop()
 
 

@@ -5,12 +5,10 @@ the rest.
 """
 
 import sys
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
-from pathlib import Path
 from typing import Annotated, cast
 
 import typer
@@ -82,10 +80,9 @@ def serve(
     logs.configure(server_config.log_format)
     # Before anything is fetched or loaded, which may take minutes:
     with server.bind(server_config.host, server_config.port) as listener:
-        path = hub.resolve(model)
         names = server_config.served_model_name or hub.public_names(model)
         named = replace(server_config, served_model_name=names)
-        api = create_app(EngineClient(path, engine), text_loader(path), named)
+        api = create_app(EngineClient(engine), partial(hub.resolve, model), TextModel.load, named)
         server.run(api, listener, lambda: cast(EngineStatus, api.state.served.status))
 
 
@@ -130,8 +127,4 @@ def open_session(
     model: str, sampling: SamplingConfig, engine: EngineConfig
 ) -> AbstractContextManager[terminal.Session]:
     path = hub.resolve(model)
-    return terminal.open_session(EngineClient(path, engine), text_loader(path), sampling)
-
-
-def text_loader(path: Path) -> Callable[[], TextModel]:
-    return partial(TextModel.load, path)
+    return terminal.open_session(EngineClient(engine), path, TextModel.load, sampling)

@@ -11,6 +11,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
 from typing import Any
 
 from model.batch import SamplingParams
@@ -121,13 +122,13 @@ def sampling_params(config: SamplingConfig) -> SamplingParams:
 
 @contextlib.contextmanager
 def open_session(
-    engine: Engine, load_text: Callable[[], TextModel], config: SamplingConfig
+    engine: Engine, model_path: Path, load_text: Callable[[Path], TextModel], config: SamplingConfig
 ) -> Iterator[Session]:
     """Load the model, and end the engine when the session is left."""
     with background_loop() as run:
-        run(engine.start())
+        run(engine.start(model_path))
         try:
-            text = load_text()
+            text = load_text(model_path)
             run(until_ready(engine))
             yield Session(engine, text, config, run)
         finally:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Literal
 
 import httpx
@@ -24,6 +25,7 @@ from service.text.tokenizer import Tokenizer
 END, START = 256, 257
 VOCAB_SIZE = 258
 MAX_MODEL_LEN = 200
+MODEL_PATH = Path("tiny.gguf")
 READY = EngineStatus("ready", fraction=1.0)
 TEMPLATE = (
     "{% for m in messages %}{% if m.content == 'refuse' %}{{ raise_exception('no such chat') }}"
@@ -45,6 +47,15 @@ def make_text(*, bos_id: int | None = None) -> TextModel:
         backend.post_processor = processors.TemplateProcessing("<|start|> $A", special_tokens=start)
     definition = TokenizerDefinition(backend=backend, bos_id=bos_id, eos_id=END)
     return TextModel(Tokenizer(definition), ChatTemplate(TEMPLATE))
+
+
+def fetch() -> Path:
+    return MODEL_PATH
+
+
+def load_text(path: Path) -> TextModel:
+    assert path == MODEL_PATH
+    return make_text()
 
 
 Script = Callable[[Request], Iterable[Event | None]]
@@ -111,9 +122,11 @@ class FakeEngine:
         self.running: set[str] = set()
         self.cancelled: list[str] = []
         self.calls: list[str] = []
+        self.model_path: Path | None = None
 
-    async def start(self) -> None:
+    async def start(self, model_path: Path) -> None:
         self.calls.append("start")
+        self.model_path = model_path
 
     async def stop(self) -> None:
         self.calls.append("stop")
@@ -148,8 +161,8 @@ class Client:
     def __init__(self, engine: FakeEngine | None = None, **config: Any) -> None:
         self.engine = engine or FakeEngine()
         knobs = {"served_model_name": "tiny,tiny-too"} | config
-        self.app = create_app(self.engine, make_text, ServerConfig(**knobs))
-        asyncio.run(self.app.state.served.load(make_text))
+        self.app = create_app(self.engine, fetch, load_text, ServerConfig(**knobs))
+        asyncio.run(self.app.state.served.load(fetch, load_text))
 
     def request(self, method: str, path: str, **request: Any) -> httpx.Response:
         async def send() -> httpx.Response:

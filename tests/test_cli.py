@@ -22,6 +22,7 @@ import typer.main
 
 from service import cli, hub, logs
 from service.config import EngineConfig, SamplingConfig, ServerConfig
+from service.text.model import TextModel
 from tests.fake_engine_process import POISON
 from tests.fakes import END, START, FakeEngine, make_text, say
 from tests.fakes_engine import generate
@@ -255,8 +256,8 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     """The commands' engine, in this process; the text model is the fakes'."""
     engine = FakeEngine(say("Hello."))
     monkeypatch.setattr(hub, "resolve", Path)
-    monkeypatch.setattr(cli, "EngineClient", lambda path, config: engine)
-    monkeypatch.setattr(cli, "text_loader", lambda path: make_text)
+    monkeypatch.setattr(cli, "EngineClient", lambda config: engine)
+    monkeypatch.setattr(TextModel, "load", lambda path: make_text())
     return engine
 
 

@@ -22,11 +22,12 @@ from tests.fake_engine_process import POISON
 from tests.fakes_engine import generate
 
 DEFAULTS = EngineConfig()
+MODEL_PATH = Path("some.gguf")
 
 
 def make_client(fault: str = "", config: EngineConfig = DEFAULTS) -> EngineClient:
     command = (sys.executable, "-m", "tests.fake_engine_process", fault)
-    return EngineClient(Path("some.gguf"), config, command=command)
+    return EngineClient(config, command=command)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -37,7 +38,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def running(client: EngineClient) -> AsyncIterator[EngineClient]:
-    await client.start()
+    await client.start(MODEL_PATH)
     try:
         await until(lambda: client.status.phase == "ready")
         yield client
@@ -165,7 +166,7 @@ def test_a_stuck_step_is_a_death() -> None:
 
 async def _unloadable() -> None:
     client = make_client("unloadable")
-    await client.start()
+    await client.start(MODEL_PATH)
     await until(lambda: client.status.phase == "failed")
     assert client.status.detail == "no such model: take another"
     with pytest.raises(EngineUnavailableError, match="failed"):
@@ -180,7 +181,7 @@ def test_a_model_that_cannot_be_run_is_reported_and_not_retried() -> None:
 
 async def _crash_loading() -> None:
     client = make_client("crash-loading")
-    await client.start()
+    await client.start(MODEL_PATH)
     await until(lambda: client.status.phase == "failed")
     assert "it ended with status 3" in client.status.detail
     await client.stop()
@@ -191,9 +192,15 @@ def test_an_engine_that_never_gets_ready_is_given_up(monkeypatch: pytest.MonkeyP
     asyncio.run(_crash_loading())
 
 
+def test_an_engine_that_was_never_started_can_be_stopped() -> None:
+    client = make_client()
+    asyncio.run(client.stop())
+    assert client.status.phase == "stopped"
+
+
 async def _no_process() -> None:
-    client = EngineClient(Path("some.gguf"), EngineConfig(), command=("no-such-command",))
-    await client.start()
+    client = EngineClient(EngineConfig(), command=("no-such-command",))
+    await client.start(MODEL_PATH)
     await until(lambda: client.status.phase == "failed")
     assert "could not be started" in client.status.detail
     await client.stop()
@@ -215,7 +222,7 @@ def test_a_failure_of_the_supervisor_itself_is_a_failed_engine(
 
 async def _broken_supervisor() -> None:
     client = make_client()
-    await client.start()
+    await client.start(MODEL_PATH)
     await until(lambda: client.status.phase == "failed")
     assert "ZMQError" in client.status.detail
     await client.stop()

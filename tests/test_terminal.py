@@ -15,9 +15,11 @@ from service.terminal import AnswerError, Session
 from tests.fakes import (
     END,
     MAX_MODEL_LEN,
+    MODEL_PATH,
     FakeEngine,
     fail_after,
     hang_after,
+    load_text,
     make_text,
     say,
 )
@@ -33,7 +35,7 @@ def engine() -> FakeEngine:
 
 @pytest.fixture
 def session(engine: FakeEngine) -> Iterator[Session]:
-    with terminal.open_session(engine, lambda: TEXT, SamplingConfig(seed=7)) as opened:
+    with terminal.open_session(engine, MODEL_PATH, load_text, SamplingConfig(seed=7)) as opened:
         yield opened
 
 
@@ -57,8 +59,9 @@ def prompts(engine: FakeEngine) -> list[str]:
 
 
 def test_engine_lives_as_long_as_the_session(engine: FakeEngine) -> None:
-    with terminal.open_session(engine, lambda: TEXT, SamplingConfig()):
+    with terminal.open_session(engine, MODEL_PATH, load_text, SamplingConfig()):
         assert engine.calls == ["start"]
+        assert engine.model_path == MODEL_PATH
     assert engine.calls == ["start", "stop"]
 
 
@@ -82,7 +85,7 @@ def test_reply_goes_through_the_chat_template(session: Session, engine: FakeEngi
 
 def test_sampling_is_as_configured(engine: FakeEngine) -> None:
     config = SamplingConfig(temperature=0.5, top_p=0.25, max_tokens=3, seed=11)
-    with terminal.open_session(engine, lambda: TEXT, config) as session:
+    with terminal.open_session(engine, MODEL_PATH, load_text, config) as session:
         session.complete("Once")
     (request,) = engine.submitted
     assert request.max_tokens == 3
@@ -92,7 +95,7 @@ def test_sampling_is_as_configured(engine: FakeEngine) -> None:
 
 
 def test_seeds_differ_unless_given(engine: FakeEngine) -> None:
-    with terminal.open_session(engine, lambda: TEXT, SamplingConfig()) as session:
+    with terminal.open_session(engine, MODEL_PATH, load_text, SamplingConfig()) as session:
         session.complete("Once")
         session.complete("Once")
     first, second = engine.submitted
@@ -167,7 +170,7 @@ def test_interrupting_cancels_the_request(
 
     engine.script = announce
     messages = list(ASKED)
-    with terminal.open_session(engine, lambda: TEXT, SamplingConfig()) as session:
+    with terminal.open_session(engine, MODEL_PATH, load_text, SamplingConfig()) as session:
         monkeypatch.setattr(Future, "result", press_ctrl_c)
         with pytest.raises(KeyboardInterrupt):
             session.reply(messages)
@@ -189,7 +192,7 @@ def test_loading_is_shown_and_awaited(
 
     shown: list[str] = []
     monkeypatch.setattr(terminal, "show", show)
-    with terminal.open_session(engine, lambda: TEXT, SamplingConfig()):
+    with terminal.open_session(engine, MODEL_PATH, load_text, SamplingConfig()):
         assert shown == ["loading weights 25%", ""]
 
 
@@ -210,7 +213,7 @@ def test_a_model_that_fails_to_load_ends_the_session(engine: FakeEngine) -> None
     engine.status = EngineStatus("failed", "truncated: fetch it again")
     with (
         pytest.raises(ModelError, match="truncated: fetch it again"),
-        terminal.open_session(engine, lambda: TEXT, SamplingConfig()),
+        terminal.open_session(engine, MODEL_PATH, load_text, SamplingConfig()),
     ):
         raise AssertionError("never opened")
     assert engine.calls == ["start", "stop"]

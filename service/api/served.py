@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, cast
 
 from fastapi import Depends
@@ -17,6 +18,7 @@ from service.engine.messages import EngineInfo
 from service.engine.protocol import Engine, EngineStatus
 from service.metrics import Metrics
 from service.text.model import TextModel
+from service.threads import in_daemon_thread
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +63,8 @@ class ServedModel:
         self._engine = engine
         self._max_body_bytes = max_body_bytes
         self._text: TextModel | None = None
-        self._text_error = ""
+        self._fetching = False
+        self._error = ""
 
     @property
     def info(self) -> EngineInfo | None:
@@ -69,21 +72,32 @@ class ServedModel:
 
     @property
     def status(self) -> EngineStatus:
-        """The engine's, unless it is the text side that keeps requests out."""
+        """The engine's, unless it is the fetch or the text side that keeps requests out."""
         status = self._engine.status
-        if self._text_error:
-            return EngineStatus("failed", self._text_error)
+        if self._error:
+            return EngineStatus("failed", self._error)
+        if self._fetching:
+            return EngineStatus("loading", f"fetching {self.names[0]}")
         if self._text is None and status.phase == "ready":
             return EngineStatus("loading", "tokenizer", status.fraction)
         return status
 
-    async def load(self, load_text: Callable[[], TextModel]) -> None:
-        """Read the tokenizer, off the event loop; `status` tells how that ended."""
+    async def load(self, fetch: Callable[[], Path], load_text: Callable[[Path], TextModel]) -> None:
+        """Fetch the model, start the engine on it, read its tokenizer; `status` tells the rest."""
         try:
-            self._text = await asyncio.to_thread(load_text)
+            path = await self._fetch(fetch)
+            await self._engine.start(path)
+            self._text = await asyncio.to_thread(load_text, path)
         except Exception as error:
-            log.critical("no tokenizer: %s", error, exc_info=not isinstance(error, ModelError))
-            self._text_error = str(error) or type(error).__name__
+            log.critical("no model: %s", error, exc_info=not isinstance(error, ModelError))
+            self._error = str(error) or type(error).__name__
+
+    async def _fetch(self, fetch: Callable[[], Path]) -> Path:
+        self._fetching = True
+        try:
+            return await in_daemon_thread(fetch)
+        finally:
+            self._fetching = False
 
     def serving(self) -> Serving:
         phase = self.status.phase

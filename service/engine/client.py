@@ -75,10 +75,7 @@ class Submission:
 class EngineClient:
     """Owns the engine process: starts it, restarts it, ends it, and routes its events."""
 
-    def __init__(
-        self, model_path: Path, config: EngineConfig, *, command: Sequence[str] = COMMAND
-    ) -> None:
-        self._model_path = model_path
+    def __init__(self, config: EngineConfig, *, command: Sequence[str] = COMMAND) -> None:
         self._config = config
         self._command = command
         self._status = EngineStatus("starting")
@@ -102,13 +99,13 @@ class EngineClient:
     def stats(self) -> Stats:
         return self._stats
 
-    async def start(self) -> None:
-        self._supervisor = asyncio.create_task(self._supervise())
+    async def start(self, model_path: Path) -> None:
+        self._supervisor = asyncio.create_task(self._supervise(model_path))
 
     async def stop(self) -> None:
-        assert self._supervisor is not None, "stopped before it was started"
-        self._supervisor.cancel()
-        await asyncio.wait({self._supervisor})
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            await asyncio.wait({self._supervisor})
         self._give_up(EngineStatus("stopped", "the server is stopping"))
 
     @asynccontextmanager
@@ -128,20 +125,20 @@ class EngineClient:
                 self._child.send(Abort(request.id))
             self._end_trial(submission)
 
-    async def _supervise(self) -> None:
+    async def _supervise(self, model_path: Path) -> None:
         try:
-            reason = await self._live()
+            reason = await self._live(model_path)
         except Exception as error:
             log.exception("the engine can't be watched over any longer")
             reason = f"the server failed: {type(error).__name__}"
         log.critical("giving up: %s", reason)
         self._give_up(EngineStatus("failed", reason))
 
-    async def _live(self) -> str:
+    async def _live(self, model_path: Path) -> str:
         """Through one engine process after the other, until none can be had; says why not."""
         while True:
             try:
-                async with spawn(self._model_path, self._config, command=self._command) as child:
+                async with spawn(model_path, self._config, command=self._command) as child:
                     return await self._follow(child)
             except EngineDiedError as death:
                 reason = f"the engine process died: {death}"

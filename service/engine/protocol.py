@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, Protocol
 
 from service.engine.messages import EngineInfo, Event, Request, Stats
@@ -24,11 +25,11 @@ class EngineUnavailableError(RuntimeError):
 class Engine(Protocol):
     """What routes and terminal need of an engine."""
 
-    async def start(self) -> None:
+    async def start(self, model_path: Path) -> None:
         """Begin to load; returns at once, and `status` tells the rest."""
 
     async def stop(self) -> None:
-        """End it; whatever is unfinished ends with an error event."""
+        """End it, if it was started; whatever is unfinished ends with an error event."""
 
     @property
     def status(self) -> EngineStatus: ...
