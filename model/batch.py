@@ -54,7 +54,8 @@ class Batch:
 
     rows: Sequence[Row]
     copies: Sequence[tuple[int, int]] = ()
-    """Pages to copy, as (from, to), in this order, before the rows are computed."""
+    """Pages to copy, as (from, to), before the rows are computed; all are read, then all written.
+    None is written twice."""
 
     @property
     def num_tokens(self) -> int:

@@ -11,6 +11,7 @@ chunk of memory, so that attention reads it in one go:
                            └ P x D ┘
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,6 +37,10 @@ class LayerCache:
     def write(self, kv_TJD: Tensor, *, page_ids_T: Tensor, offsets_T: Tensor) -> None:
         """A token's slot is an offset in a page."""
         self._pool_NJPD[page_ids_T, :, offsets_T] = kv_TJD
+
+    def copy(self, *, sources_N: Tensor, targets_N: Tensor) -> None:
+        """Whole pages; all are read before any is written."""
+        self._pool_NJPD[targets_N] = self._pool_NJPD[sources_N]
 
     def gather(self, chunk_ids_SJN: Tensor) -> Tensor:
         """A copy of the pages, each head's end to end: kv_SJCD."""
@@ -64,6 +69,13 @@ class KVCache:
         shape = (num_pages, 2 * config.num_kv_heads, page_size, config.head_dim)
         pools = [_lazy_zeros(shape, dtype) for _ in range(config.num_layers)]
         return cls([LayerCache(pool) for pool in pools], num_pages, page_size)
+
+    def copy(self, pages: Sequence[tuple[int, int]]) -> None:
+        """Pages as (from, to), in every layer; all are read before any is written."""
+        if pages:
+            sources_N, targets_N = torch.tensor(pages).T
+            for layer in self.layers:
+                layer.copy(sources_N=sources_N, targets_N=targets_N)
 
 
 def page_bytes(config: ModelConfig, *, page_size: int, dtype: torch.dtype) -> int:

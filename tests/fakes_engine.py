@@ -24,6 +24,16 @@ def generate(prompt_ids: Sequence[int], *, max_tokens: int, seed: int = 0) -> li
     return token_ids[len(prompt_ids) :]
 
 
+class FakeClock:
+    """Stands still until a test moves it."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 class FakeRunner:
     vocab_size = VOCAB_SIZE
 
@@ -36,12 +46,22 @@ class FakeRunner:
 
     def run(self, batch: Batch) -> StepOutput:
         self.batches.append(batch)
+        self._copy(batch.copies)
         for row in batch.rows:
             self._write(row)
         return StepOutput([self._sample(row) for row in batch.rows])
 
     def _slot(self, row: Row, position: int) -> tuple[int, int]:
         return row.page_ids[position // self.page_size], position % self.page_size
+
+    def _copy(self, copies: Sequence[tuple[int, int]]) -> None:
+        targets = [target for _, target in copies]
+        assert len(set(targets)) == len(targets), "two copies to one page"
+        self._slots |= {
+            (target, offset): self._slots.get((source, offset), -1)
+            for source, target in copies
+            for offset in range(self.page_size)
+        }
 
     def _write(self, row: Row) -> None:
         for position, token_id in enumerate(row.token_ids, start=row.start):

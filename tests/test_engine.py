@@ -5,15 +5,20 @@ import pytest
 
 from model.batch import SamplingParams
 from service.engine.engine import Engine
-from service.engine.messages import Event, Request
-from tests.fakes_engine import FakeRunner, generate
+from service.engine.messages import Event, Request, Timings
+from tests.fakes_engine import FakeClock, FakeRunner, generate
 
 
 def make_engine(
     *, num_pages: int = 16, page_size: int = 4, max_batch_tokens: int = 16, max_sequences: int = 4
 ) -> tuple[Engine, FakeRunner]:
     runner = FakeRunner(num_pages=num_pages, page_size=page_size)
-    engine = Engine(runner, max_batch_tokens=max_batch_tokens, max_sequences=max_sequences)
+    engine = Engine(
+        runner,
+        max_batch_tokens=max_batch_tokens,
+        max_sequences=max_sequences,
+        clock=FakeClock(),
+    )
     return engine, runner
 
 
@@ -88,6 +93,71 @@ def test_a_cached_prefix_is_not_computed_again() -> None:
     assert tokens(events) == generate(prompt(12), max_tokens=3)
     assert events[0].num_cached_tokens == 8, "the last token is always computed"
     assert len(runner.batches[-3].rows[0].token_ids) == 4
+
+
+def test_of_equal_prompts_that_come_together_one_is_computed_for_all() -> None:
+    engine, runner = make_engine(max_batch_tokens=8, max_sequences=3)
+    for name in "abc":
+        engine.add(
+            Request(
+                id=name,
+                prompt_ids=prompt(19),
+                max_tokens=3,
+                sampling=SamplingParams(seed=ord(name)),
+            )
+        )
+    events = run(engine)
+    for name in "abc":
+        assert tokens(events[name]) == generate(prompt(19), max_tokens=3, seed=ord(name))
+    assert [events[name][0].num_cached_tokens for name in "abc"] == [0, 18, 18]
+    num_prompt_tokens = sum(batch.num_tokens for batch in runner.batches) - 3 * 2
+    assert num_prompt_tokens == 19 + 1 + 1, "the others compute their last token alone"
+    copies = [copy for batch in runner.batches for copy in batch.copies]
+    assert len({source for source, _ in copies}) == 1, "the first one's last page"
+    assert len({target for _, target in copies}) == 2
+
+
+def test_strangers_wait_for_the_pages_that_they_share_and_compute_the_rest() -> None:
+    engine, runner = make_engine(max_batch_tokens=8)
+    common = prompt(12)
+    engine.add(Request(id="a", prompt_ids=[*common, 1, 2, 3, 4, 5], max_tokens=2))
+    engine.add(Request(id="b", prompt_ids=[*common, 9, 8], max_tokens=2))
+    events = run(engine)
+    assert tokens(events["a"]) == generate([*common, 1, 2, 3, 4, 5], max_tokens=2)
+    assert tokens(events["b"]) == generate([*common, 9, 8], max_tokens=2)
+    assert events["b"][0].num_cached_tokens == 12
+    assert not any(batch.copies for batch in runner.batches)
+
+
+@pytest.mark.parametrize("num_steps", [1, 2, 3])
+def test_one_that_waits_for_anothers_pages_survives_its_abort(num_steps: int) -> None:
+    engine, _ = make_engine(max_batch_tokens=4)
+    engine.add(Request(id="a", prompt_ids=prompt(10), max_tokens=2))
+    engine.add(Request(id="b", prompt_ids=prompt(10), max_tokens=2))
+    for _ in range(num_steps):
+        engine.step()
+    engine.abort("a")
+    assert tokens(run(engine)["b"]) == generate(prompt(10), max_tokens=2)
+
+
+def test_one_that_waits_for_anothers_pages_can_be_aborted() -> None:
+    engine, _ = make_engine(max_batch_tokens=4)
+    engine.add(Request(id="a", prompt_ids=prompt(10), max_tokens=2))
+    engine.add(Request(id="b", prompt_ids=prompt(10), max_tokens=2))
+    engine.step()
+    engine.step()
+    engine.abort("b")
+    engine.check_integrity()
+    assert tokens(run(engine)["a"]) == generate(prompt(10), max_tokens=2)
+    assert engine.stats.num_free_pages == engine.stats.num_pages
+
+
+def test_a_page_of_another_salt_is_not_waited_for() -> None:
+    engine, runner = make_engine()
+    for salt in ("one", "two"):
+        engine.add(Request(id=salt, prompt_ids=prompt(7), max_tokens=1, cache_salt=salt))
+    engine.step()
+    assert [len(row.token_ids) for row in runner.batches[0].rows] == [7, 7]
 
 
 def test_different_salts_share_nothing() -> None:
@@ -184,3 +254,39 @@ def test_a_sequences_own_work_does_not_count_as_cached() -> None:
     events = run(engine)  # preempts the young one in the middle of its prompt
     assert engine.stats.num_preemptions == 1
     assert events["young"][0].num_cached_tokens == 0
+
+
+def test_a_step_is_recorded_with_what_it_did() -> None:
+    engine, _ = make_engine(max_batch_tokens=8)
+    engine.add(Request(id="a", prompt_ids=prompt(5), max_tokens=3))
+    engine.step()
+    assert engine.record is not None
+    assert (engine.record.number, engine.record.num_admitted) == (1, 1)
+    assert (engine.record.num_chunks, engine.record.num_chunk_tokens) == (1, 5)
+    assert (engine.record.num_queried_tokens, engine.record.num_hit_tokens) == (5, 0)
+    engine.add(Request(id="b", prompt_ids=prompt(5), max_tokens=1))
+    engine.step()
+    assert (engine.record.num_decodes, engine.record.num_chunks) == (2, 0), "one token of b is left"
+    assert (engine.record.num_queried_tokens, engine.record.num_hit_tokens) == (5, 4)
+    assert engine.record.num_finished == 1
+    engine.step()
+    assert (engine.record.number, engine.record.num_finished) == (3, 1)
+    assert list(engine.record.phase_seconds) == ["schedule", "run", "commit"]
+    engine.step()
+    assert engine.record is None, "nothing was computed"
+
+
+def test_timings_tell_where_a_requests_time_went() -> None:
+    clock = FakeClock()
+    runner = FakeRunner()
+    engine = Engine(runner, max_batch_tokens=4, max_sequences=1, clock=clock)
+    engine.add(Request(id="first", prompt_ids=prompt(4), max_tokens=1))
+    engine.add(Request(id="a", prompt_ids=prompt(8, start=3), max_tokens=3))
+    steps = []
+    while engine.has_work:
+        steps.append(engine.step())
+        clock.now += 1
+    (timings,) = [event.timings for events in steps for event in events[-1:] if event.timings][1:]
+    assert timings == Timings(
+        queue_seconds=1.0, prefill_seconds=1.0, decode_seconds=2.0, num_preemptions=0
+    )

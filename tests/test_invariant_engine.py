@@ -1,11 +1,13 @@
-"""Random arrivals, aborts and steps over engine, scheduler and block manager with a fake runner.
+"""Random arrivals, aborts, crashes and steps over engine, scheduler and blocks with a fake runner.
 
 After every step no page is lost or owned twice; every request ends in exactly one terminal event;
-every token is the unbatched reference's; when idle, all pages are free.
+every token is the unbatched reference's; of one tenant and priority, the first to come is the first
+to run; when idle, all pages are free.
 """
 
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
 
 from model.batch import SamplingParams
 from service.engine.engine import Engine
@@ -15,66 +17,134 @@ from tests.fakes_engine import FakeRunner, generate
 TINY_VOCABULARY = st.integers(0, 2)  # so that prompts often share prefixes
 
 
+class Ticking:
+    """A clock on which the time between two looks is drawn from few values, so that the pace of
+    prompts beside decodes changes."""
+
+    def __init__(self, seconds: list[float]) -> None:
+        self._seconds = seconds
+        self._looks = 0
+        self._now = 0.0
+
+    def __call__(self) -> float:
+        self._looks += 1
+        self._now += self._seconds[self._looks % len(self._seconds)]
+        return self._now
+
+
 class EngineMachine(RuleBasedStateMachine):
     @initialize(
         num_pages=st.integers(3, 12),
         page_size=st.integers(1, 4),
         max_batch_tokens=st.integers(1, 12),
+        seconds=st.lists(st.sampled_from([0.001, 0.01, 0.3]), min_size=1, max_size=5),
         data=st.data(),
     )
     def start(
-        self, num_pages: int, page_size: int, max_batch_tokens: int, data: st.DataObject
+        self,
+        num_pages: int,
+        page_size: int,
+        max_batch_tokens: int,
+        seconds: list[float],
+        data: st.DataObject,
     ) -> None:
-        max_sequences = data.draw(st.integers(1, max_batch_tokens))
-        self.runner = FakeRunner(num_pages=num_pages, page_size=page_size)
-        self.engine = Engine(
-            self.runner, max_batch_tokens=max_batch_tokens, max_sequences=max_sequences
-        )
+        self.num_pages, self.page_size = num_pages, page_size
         self.max_batch_tokens = max_batch_tokens
+        self.max_sequences = data.draw(st.integers(1, max_batch_tokens))
+        self.clock = Ticking(seconds)
         self.requests: dict[str, Request] = {}
         self.outputs: dict[str, list[int]] = {}
         self.ended: dict[str, Event] = {}
+        self.start_engine()
+
+    def start_engine(self) -> None:
+        self.runner = FakeRunner(num_pages=self.num_pages, page_size=self.page_size)
+        self.engine = Engine(
+            self.runner,
+            max_batch_tokens=self.max_batch_tokens,
+            max_sequences=self.max_sequences,
+            clock=self.clock,
+        )
+        self.queued: list[str] = []  # in order of arrival at this engine, and not run yet
+
+    def submit(self, request: Request) -> None:
+        self.queued.append(request.id)
+        self.engine.add(request)
 
     @rule(
         prompt_ids=st.lists(TINY_VOCABULARY, min_size=1, max_size=20),
         max_tokens=st.integers(1, 12),
-        seed=st.integers(0, 1),
+        num_choices=st.integers(1, 3),
         salt=st.sampled_from(["", "other"]),
-        num_resumed=st.integers(0, 3),
+        tenant=st.sampled_from(["", "a", "b"]),
+        priority=st.integers(-1, 1),
     )
     def add(
-        self, prompt_ids: list[int], max_tokens: int, seed: int, salt: str, num_resumed: int
+        self,
+        prompt_ids: list[int],
+        max_tokens: int,
+        num_choices: int,
+        salt: str,
+        tenant: str,
+        priority: int,
     ) -> None:
-        max_prompt_len = max(1, self.engine.info.max_model_len - max_tokens)
         max_tokens = min(max_tokens, self.engine.info.max_model_len - 1)
-        prompt_ids = prompt_ids[:max_prompt_len]
-        name = f"request-{len(self.requests)}"
-        resumed = generate(prompt_ids, max_tokens=min(num_resumed, max_tokens - 1), seed=seed)
-        self.requests[name] = Request(
-            id=name,
-            prompt_ids=prompt_ids,
-            max_tokens=max_tokens,
-            sampling=SamplingParams(seed=seed),
-            stop_token_ids=frozenset({3}),
-            output_ids=resumed if 3 not in resumed else [],
-            cache_salt=salt,
-        )
-        self.outputs[name] = list(self.requests[name].output_ids)
-        self.engine.add(self.requests[name])
+        prompt_ids = prompt_ids[: max(1, self.engine.info.max_model_len - max_tokens)]
+        for choice in range(num_choices):
+            name = f"request-{len(self.requests)}"
+            self.requests[name] = Request(
+                id=name,
+                prompt_ids=prompt_ids,
+                max_tokens=max_tokens,
+                sampling=SamplingParams(seed=choice),
+                stop_token_ids=frozenset({3}),
+                cache_salt=salt,
+                tenant=tenant,
+                weight=2.0 if tenant == "b" else 1.0,
+                priority=priority,
+            )
+            self.outputs[name] = []
+            self.submit(self.requests[name])
 
     @rule(data=st.data())
     def abort(self, data: st.DataObject) -> None:
         if self.requests:
-            self.engine.abort(data.draw(st.sampled_from(sorted(self.requests))))
+            name = data.draw(st.sampled_from(sorted(self.requests)))
+            self.engine.abort(name)
+            if name in self.queued:
+                self.queued.remove(name)
+
+    @rule()
+    def crash(self) -> None:
+        """The next engine gets what is unfinished, with the tokens that were delivered."""
+        self.take(self.engine.step())
+        self.start_engine()
+        for name, request in self.requests.items():
+            if name not in self.ended:
+                self.submit(replace(request, output_ids=list(self.outputs[name])))
 
     @precondition(lambda self: self.engine.has_work)
-    @rule(num_steps=st.integers(1, 5))
+    @rule(num_steps=st.integers(1, 12))
     def step(self, num_steps: int) -> None:
         for _ in range(num_steps):
             self.take(self.engine.step())
             self.engine.check_integrity()
+            self.check_order()
             assert all(b.num_tokens <= self.max_batch_tokens for b in self.runner.batches)
+            assert all(len(b.rows) <= self.max_sequences for b in self.runner.batches)
             self.runner.batches.clear()
+
+    def check_order(self) -> None:
+        """Who left the queue in this step were the first of their tenant and priority."""
+        waiting = {sequence.request.id for sequence in self.engine.waiting}
+        started = [name for name in self.queued if name not in waiting]
+        self.queued = [name for name in self.queued if name in waiting]
+        for late in started:
+            request = self.requests[late]
+            for early in self.queued:
+                other = self.requests[early]
+                if (other.tenant, other.priority) == (request.tenant, request.priority):
+                    assert int(early.split("-")[1]) > int(late.split("-")[1]), "out of order"
 
     def take(self, events: list[Event]) -> None:
         for event in events:
@@ -93,7 +163,7 @@ class EngineMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "engine"):
             return
-        for _ in range(1000):
+        for _ in range(3000):
             self.take(self.engine.step())
             if not self.engine.has_work:
                 break
@@ -109,5 +179,6 @@ class EngineMachine(RuleBasedStateMachine):
         assert self.engine.stats.num_free_pages == self.engine.stats.num_pages
 
 
-EngineMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+# About 100,000 steps of the engine in all.
+EngineMachine.TestCase.settings = settings(max_examples=800, stateful_step_count=60, deadline=None)
 TestEngineInvariants = EngineMachine.TestCase

@@ -40,6 +40,23 @@ def test_a_write_touches_its_own_slot_only() -> None:
     assert not cache.layers[0].gather(everything).any()
 
 
+def test_copies_are_read_before_any_is_written_in_every_layer() -> None:
+    cache = allocate(num_pages=3)
+    for layer in cache.layers:
+        for page in range(3):
+            layer.write(
+                torch.full((1, 2 * K, D), float(page + 1)),
+                page_ids_T=torch.tensor([page]),
+                offsets_T=torch.tensor([5]),
+            )
+    cache.copy([(0, 1), (1, 2)])
+    cache.copy([])
+    everything = chunk_ids(torch.tensor([[0, 1, 2]]), num_kv_heads=K)
+    for layer in cache.layers:
+        kv_JCD = layer.gather(everything)[0]
+        assert [kv_JCD[0, 16 * page + 5, 0] for page in range(3)] == [1, 1, 2]
+
+
 def test_page_bytes_are_those_of_the_pools() -> None:
     size = page_bytes(CONFIG, page_size=16, dtype=torch.float32)
     assert size == CONFIG.num_layers * 2 * K * 16 * D * 4

@@ -3,23 +3,42 @@
 add, abort --> scheduler.schedule() --> runner.run(batch) --> scheduler.commit(output) --> events
 """
 
-from model.batch import Runner
+import time
+from collections.abc import Callable, Iterable
+
+from model.batch import Batch, Runner
 from service.engine.blocks import BlockManager
-from service.engine.messages import EngineInfo, Event, Request, Stats
+from service.engine.messages import EngineInfo, Event, Request, Stats, StepRecord
 from service.engine.scheduler import Scheduler
 from service.engine.sequence import Sequence
+from service.engine.stopwatch import Stopwatch
+
+Clock = Callable[[], float]
+"""Gives seconds; never goes backwards."""
 
 
 class Engine:
-    def __init__(self, runner: Runner, *, max_batch_tokens: int, max_sequences: int) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        *,
+        max_batch_tokens: int,
+        max_sequences: int,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self.stopwatch = Stopwatch(clock)
+        self.record: StepRecord | None = None
+        """Of the last step, if that computed something."""
         self._runner = runner
         self._blocks = BlockManager(runner.num_pages, page_size=runner.page_size)
         self._scheduler = Scheduler(
             self._blocks, max_batch_tokens=max_batch_tokens, max_sequences=max_sequences
         )
+        self._clock = clock
         self._events: list[Event] = []
         self._num_arrivals = 0
         self._num_steps = 0
+        self._num_preemptions = 0
 
     @property
     def info(self) -> EngineInfo:
@@ -39,8 +58,12 @@ class Engine:
             num_free_pages=self._blocks.num_free,
             num_pages=self._blocks.num_pages,
             num_steps=self._num_steps,
-            num_preemptions=self._scheduler.num_preemptions,
+            num_preemptions=self._num_preemptions,
         )
+
+    @property
+    def waiting(self) -> Iterable[Sequence]:
+        return self._scheduler.waiting
 
     @property
     def has_work(self) -> bool:
@@ -53,7 +76,7 @@ class Engine:
             failure = Event(request_id=request.id, finish_reason="error", message=problem)
             self._events.append(failure)
             return
-        self._scheduler.add(Sequence(request, arrival=self._num_arrivals))
+        self._scheduler.add(Sequence(request, arrival=self._num_arrivals, now=self._clock()))
         self._num_arrivals += 1
 
     def _problem(self, request: Request) -> str:
@@ -75,16 +98,44 @@ class Engine:
 
     def step(self) -> list[Event]:
         """Compute one batch, if there is work, and return all news since the last step."""
-        batch = self._scheduler.schedule()
-        if batch.rows:
-            self._events += self._scheduler.commit(self._runner.run(batch))
-            self._num_steps += 1
+        started = self._clock()
+        batch = self._scheduler.schedule(now=started)
+        self.stopwatch.lap("schedule")
+        self.record = self._run(batch, started) if batch.rows else None
         events, self._events = self._events, []
         return events
 
+    def _run(self, batch: Batch, started: float) -> StepRecord:
+        num_decodes = sum(len(row.token_ids) == 1 for row in batch.rows)
+        num_chunk_tokens = batch.num_tokens - num_decodes
+        output = self._runner.run(batch)
+        seconds = self.stopwatch.lap("run", parts=output.phase_seconds)
+        self._scheduler.pace.observe(
+            num_decodes=num_decodes, num_prompt_tokens=num_chunk_tokens, seconds=seconds
+        )
+        self._events += self._scheduler.commit(output, now=self._clock())
+        self._num_steps += 1
+        self.stopwatch.lap("commit")
+        counts = self._scheduler.take_counts()
+        self._num_preemptions += counts.preempted
+        return StepRecord(
+            number=self._num_steps,
+            started=started,
+            num_decodes=num_decodes,
+            num_chunks=len(batch.rows) - num_decodes,
+            num_chunk_tokens=num_chunk_tokens,
+            num_admitted=counts.admitted,
+            num_preempted=counts.preempted,
+            num_finished=counts.finished,
+            num_queried_tokens=counts.queried_tokens,
+            num_hit_tokens=counts.hit_tokens,
+            num_copied_pages=len(batch.copies),
+            phase_seconds=self.stopwatch.take(),
+        )
+
     def check_integrity(self) -> None:
         """Assert that no page is lost, held twice by one, or held by nobody who runs."""
-        self._blocks.check_integrity([s.page_ids for s in self._scheduler.running])
+        self._blocks.check_integrity([s.page_ids for s in self._scheduler.running.values()])
         assert not any(s.page_ids for s in self._scheduler.waiting), (
             "a waiting sequence holds pages"
         )

@@ -92,9 +92,14 @@ def serve(engine: Engine, channel: Channel) -> NoReturn:
                 engine.add(message)
             else:
                 engine.abort(message.request_id)
-        if not engine.has_work:
+        if engine.has_work:
+            engine.stopwatch.lap("intake")
+        else:
             engine.check_integrity()
-        channel.send(StepReport(engine.step(), engine.stats))
+            engine.stopwatch.skip()
+        events = engine.step()
+        channel.send(StepReport(events, engine.stats, engine.record))
+        engine.stopwatch.lap("report")
 
 
 def exit_with_parent() -> None:

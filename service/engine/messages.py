@@ -45,7 +45,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     tenant: str = ""
     """Tenants share the engine fairly, by weight, whoever asks for more."""
     weight: float = 1.0
-    """The tenant's; above 0."""
+    """The tenant's; 0.1 or more."""
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
@@ -81,7 +81,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
-    """The engine's state after a step; the counters run from the engine's start."""
+    """The engine's state after a step."""
 
     num_running: int = 0
     num_waiting: int = 0

@@ -1,99 +1,172 @@
-"""Decides what each step computes. Two queues, two verbs, integers only: no tensors, text or clock.
+"""Decides what each step computes. Two queues, two verbs, integers only: no tensors or text.
 
 A step takes at most `max_batch_tokens` tokens: running decodes first, then chunks of running
-prompts, then waiting requests in order of arrival. A request is admitted once pages for all its
-known tokens are at hand; afterwards it grows page by page. When pages are short, the youngest
-running sequence is preempted: it gives back its pages, waits again at the front, and is recomputed
-later. The oldest can always go on, since every accepted request fits the pool alone; so all finish.
+prompts, then waiting requests, as the queue orders them. Beside decodes, prompts get what `pace`
+allows. A request is admitted once pages for all its known tokens are at hand, or are being filled
+by another that began with the same ones; afterwards it grows page by page. When pages are short,
+the youngest running sequence is preempted: it gives back its pages, waits again before all others,
+and is recomputed later. The oldest can always go on, since every accepted request fits the pool
+alone; so all finish.
 """
-
-from collections import deque
 
 from model.batch import Batch, SampledToken, StepOutput
 from service.engine.blocks import BlockManager
+from service.engine.in_flight import InFlight
 from service.engine.messages import Event
+from service.engine.pace import Pace
+from service.engine.queue import WaitingQueue
 from service.engine.sequence import Sequence
+
+
+class Counts:
+    """What happened since they were last taken."""
+
+    def __init__(self) -> None:
+        self.admitted = 0
+        self.preempted = 0
+        self.finished = 0
+        self.queried_tokens = 0
+        self.hit_tokens = 0
 
 
 class Scheduler:
     def __init__(self, blocks: BlockManager, *, max_batch_tokens: int, max_sequences: int) -> None:
         self.blocks = blocks
+        self.pace = Pace()
         self.max_batch_tokens = max_batch_tokens
         self.max_sequences = max_sequences
-        self.waiting: deque[Sequence] = deque()
-        self.running: list[Sequence] = []
-        self.num_preemptions = 0
+        self.waiting = WaitingQueue()
+        self.running: dict[str, Sequence] = {}  # by request, in order of admission
+        self._counts = Counts()
+        self._in_flight = InFlight(page_size=blocks.page_size)
         self._plan: dict[Sequence, int] = {}
+        self._copies: dict[Sequence, tuple[int, int]] = {}
 
     def add(self, sequence: Sequence) -> None:
-        self.waiting.append(sequence)
+        sequence.fix_prefix(page_size=self.blocks.page_size)
+        self.waiting.push(sequence)
 
     def remove(self, request_id: str) -> bool:
         """Forget a request between two steps and free its pages; False if it isn't here."""
-        queues: tuple[deque[Sequence] | list[Sequence], ...] = (self.running, self.waiting)
-        for queue in queues:
-            for sequence in queue:
-                if sequence.request.id == request_id:
-                    queue.remove(sequence)
-                    self.blocks.release(sequence.page_ids)
-                    return True
-        return False
+        sequence = self.running.get(request_id)
+        if sequence is None:
+            return self.waiting.remove(request_id) is not None
+        self._leave(sequence)
+        self.waiting.give_back(sequence)
+        return True
 
-    def schedule(self) -> Batch:
-        """Choose the next step's rows and reserve their pages."""
-        self._plan = {}
-        budget = self.max_batch_tokens
-        for sequence in sorted(self.running, key=lambda s: s.num_pending > 1):  # decodes first
-            budget -= self._plan_running(sequence, budget)
-        while budget and self.waiting and len(self.running) < self.max_sequences:
-            num_planned = self._admit(self.waiting[0], budget)
-            if not num_planned:
+    def schedule(self, *, now: float = 0.0) -> Batch:
+        """Choose the next step's rows and reserve their pages; `now` is kept as a time stamp."""
+        self._plan, self._copies = {}, {}
+        decodes = [s for s in self.running.values() if s.num_pending == 1]
+        chunks = [s for s in self.running.values() if s.num_pending > 1]
+        budget = self._plan_all(decodes, self.max_batch_tokens)
+        if self._plan:
+            budget = min(budget, self.pace.num_prompt_tokens(len(self._plan)))
+        budget = self._plan_all(chunks, budget)
+        while budget and len(self.running) < self.max_sequences:
+            sequence = self.waiting.peek()
+            if sequence is None or not self._admit(sequence, now=now):
                 break
-            budget -= num_planned
-        return Batch([sequence.row(num) for sequence, num in self._plan.items()])
+            budget -= self._plan_running(sequence, budget)
+        rows = [sequence.row(num) for sequence, num in self._plan.items()]
+        return Batch(rows, list(self._copies.values()))
 
-    def commit(self, output: StepOutput) -> list[Event]:
+    def commit(self, output: StepOutput, *, now: float = 0.0) -> list[Event]:
         """Take in what the step computed: tokens, finished sequences, full pages."""
         events = []
         for (sequence, num), sampled in zip(self._plan.items(), output.sampled, strict=True):
             self._advance(sequence, num)
             if sampled is not None:
-                events.append(self._append(sequence, sampled))
+                events.append(self._append(sequence, sampled, now=now))
         return events
+
+    def take_counts(self) -> Counts:
+        taken, self._counts = self._counts, Counts()
+        return taken
+
+    def _plan_all(self, sequences: list[Sequence], budget: int) -> int:
+        """Plan what the budget allows; how much of it is left."""
+        for sequence in sequences:
+            if budget and sequence.request.id in self.running:
+                budget -= self._plan_running(sequence, budget)
+        return budget
 
     def _plan_running(self, sequence: Sequence, budget: int) -> int:
         """Plan a running sequence's share, preempting younger ones for pages; how many tokens."""
-        num = min(sequence.num_pending, budget)
-        while num and sequence in self.running:
-            if self.blocks.grow(sequence.page_ids, num_tokens=sequence.num_computed + num):
-                self._plan[sequence] = num
-                return num
-            self._preempt(max(self.running, key=lambda s: s.arrival))
-        return 0
-
-    def _preempt(self, sequence: Sequence) -> None:
-        self.running.remove(sequence)
-        self._plan.pop(sequence, None)
-        self.blocks.release(sequence.page_ids)
-        sequence.num_computed = 0
-        self.waiting.appendleft(sequence)
-        self.num_preemptions += 1
-
-    def _admit(self, sequence: Sequence, budget: int) -> int:
-        """Let the first waiting sequence run if pages for all its known tokens are at hand."""
-        page_size = self.blocks.page_size
-        num_full = (sequence.num_tokens - 1) // page_size  # its last token is always computed
-        self.blocks.share(sequence.page_ids, sequence.page_hashes(num_full, page_size=page_size))
-        num_cached = len(sequence.page_ids) * page_size
-        if not self.blocks.grow(sequence.page_ids, num_tokens=sequence.num_tokens):
-            self.blocks.release(sequence.page_ids)
+        if not sequence.has_room and self._awaits_another(sequence):
             return 0
-        self.running.append(self.waiting.popleft())
-        sequence.num_computed = num_cached
-        if sequence.num_cached is None:  # later, some of it may be the sequence's own work
-            sequence.num_cached = num_cached
+        while not self._hold_pages(sequence):
+            youngest = max(self.running.values(), key=lambda s: s.arrival)
+            self._preempt(youngest)
+            if youngest is sequence:
+                return 0
         self._plan[sequence] = min(sequence.num_pending, budget)
         return self._plan[sequence]
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self._leave(sequence)
+        self._plan.pop(sequence, None)
+        self._copies.pop(sequence, None)
+        sequence.num_preemptions += 1
+        sequence.fix_prefix(page_size=self.blocks.page_size)
+        self.waiting.put_back(sequence)
+        self._counts.preempted += 1
+
+    def _leave(self, sequence: Sequence) -> None:
+        del self.running[sequence.request.id]
+        self._in_flight.forget(sequence)
+        self.blocks.release(sequence.page_ids)
+        sequence.num_computed = 0
+        sequence.has_room = False
+
+    def _admit(self, sequence: Sequence, *, now: float) -> bool:
+        """Let the next waiting sequence run, unless pages lack."""
+        if not self._awaits_another(sequence) and not self._hold_pages(sequence):
+            self.blocks.release(sequence.page_ids)
+            return False
+        self.waiting.take()
+        self.running[sequence.request.id] = sequence
+        self._counts.admitted += 1
+        if sequence.num_preemptions == 0:
+            sequence.admitted = now
+        return True
+
+    def _awaits_another(self, sequence: Sequence) -> bool:
+        """Take all pages that are computed; whether the next one is being computed by another."""
+        names, page_ids = sequence.prefix_names, sequence.page_ids
+        num_full = sequence.prefix_len // self.blocks.page_size
+        self.blocks.share(page_ids, names[len(page_ids) : num_full])
+        sequence.num_computed = len(page_ids) * self.blocks.page_size
+        return len(page_ids) < len(names) and self._in_flight.is_coming(names[len(page_ids)])
+
+    def _hold_pages(self, sequence: Sequence) -> bool:
+        """For all its known tokens. False, changing nothing, if pages lack."""
+        num_found = len(sequence.page_ids)
+        if not self.blocks.grow(sequence.page_ids, num_tokens=sequence.num_tokens):
+            return False
+        if not sequence.has_room:
+            self._copy_tail(sequence, num_found)
+            self._settle(sequence)
+        return True
+
+    def _copy_tail(self, sequence: Sequence, num_found: int) -> None:
+        """Copy a running sequence's page if it is all that the prefix still lacks."""
+        names = sequence.prefix_names
+        if num_found != len(names) - 1 or sequence.prefix_len % self.blocks.page_size == 0:
+            return
+        page = self._in_flight.page(names[-1])
+        if page is not None:
+            self._copies[sequence] = page, sequence.page_ids[num_found]
+            sequence.num_computed = sequence.prefix_len
+
+    def _settle(self, sequence: Sequence) -> None:
+        sequence.has_room = True
+        self._in_flight.announce(sequence)
+        if sequence.num_cached is None:  # later, some of it may be the sequence's own work
+            sequence.num_cached = sequence.num_computed
+            self._counts.queried_tokens += sequence.num_tokens
+            self._counts.hit_tokens += sequence.num_computed
 
     def _advance(self, sequence: Sequence, num_tokens: int) -> None:
         """Count tokens as computed and name the pages that they filled."""
@@ -101,21 +174,27 @@ class Scheduler:
         first = sequence.num_computed // page_size
         sequence.num_computed += num_tokens
         num_full = sequence.num_computed // page_size
-        hashes = sequence.page_hashes(num_full, page_size=page_size)
-        for index in range(first, num_full):
-            self.blocks.name(sequence.page_ids[index], hashes[index])
+        if first < num_full:
+            hashes = sequence.page_hashes(num_full, page_size=page_size)
+            for index in range(first, num_full):
+                self.blocks.name(sequence.page_ids[index], hashes[index])
 
-    def _append(self, sequence: Sequence, sampled: SampledToken) -> Event:
+    def _append(self, sequence: Sequence, sampled: SampledToken, *, now: float) -> Event:
         """Add the new token; a finished sequence leaves and its pages are free at once."""
         sequence.token_ids.append(sampled.token_id)
+        is_first = sequence.num_output == len(sequence.request.output_ids) + 1
+        if is_first:
+            sequence.got_first_token = now
         reason = sequence.finish_reason
         if reason:
-            self.running.remove(sequence)
-            self.blocks.release(sequence.page_ids)
+            self._leave(sequence)
+            self.waiting.give_back(sequence)
+            self._counts.finished += 1
         return Event(
             request_id=sequence.request.id,
             token_ids=[sampled.token_id],
             logprobs=[sampled.logprobs] if sampled.logprobs else [],
             num_cached_tokens=(sequence.num_cached or 0) if sequence.num_output == 1 else 0,
             finish_reason=reason,
+            timings=sequence.timings(now=now) if reason else None,
         )

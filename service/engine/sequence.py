@@ -7,19 +7,30 @@ token_ids   p p p p p p p p o o o        prompt, then output
 
 from model.batch import Row
 from service.engine.blocks import page_hash, root_hash
-from service.engine.messages import FinishReason, Request
+from service.engine.messages import FinishReason, Request, Timings
 
 
 class Sequence:
-    def __init__(self, request: Request, *, arrival: int) -> None:
+    def __init__(self, request: Request, *, arrival: int, now: float) -> None:
         self.request = request
         self.arrival = arrival
         """Its place in the order of arrivals; the youngest is preempted first."""
         self.token_ids = [*request.prompt_ids, *request.output_ids]
         self.page_ids: list[int] = []
+        self.prefix_len = 0
+        """Of its tokens, those that may be found computed: all known when it was queued, but one,
+        since the last token is always computed."""
+        self.prefix_names: list[bytes] = []
+        """The names of the prefix's pages; the last one isn't full, or the prefix ends with it."""
         self.num_computed = 0
+        self.has_room = False
+        """Whether it holds pages for all its known tokens; else only those it found computed."""
         self.num_cached: int | None = None
-        """Tokens that the prefix cache supplied when it was first admitted; None: not yet."""
+        """Tokens that the prefix cache supplied when it first ran; None: not yet."""
+        self.num_preemptions = 0
+        self.arrived = now
+        self.admitted = 0.0
+        self.got_first_token = 0.0
         self._page_hashes: list[bytes] = []
 
     @property
@@ -35,6 +46,15 @@ class Sequence:
         return len(self.token_ids) - self.num_computed
 
     @property
+    def cost(self) -> int:
+        """In tokens, of what is left to compute and may be generated."""
+        return len(self.token_ids) + self.unused_cost
+
+    @property
+    def unused_cost(self) -> int:
+        return self.request.max_tokens - self.num_output
+
+    @property
     def finish_reason(self) -> FinishReason | None:
         if self.token_ids[-1] in self.request.stop_token_ids:
             return "stop"
@@ -47,11 +67,31 @@ class Sequence:
         tokens = self.token_ids[self.num_computed : end]
         return Row(tokens, self.num_computed, self.page_ids, sampling)
 
+    def fix_prefix(self, *, page_size: int) -> None:
+        """Call before it is queued, for the first time or again with more known tokens."""
+        self.prefix_len = len(self.token_ids) - 1
+        num_full = self.prefix_len // page_size
+        self.prefix_names = self.page_hashes(num_full, page_size=page_size)
+        tail = self.token_ids[num_full * page_size : self.prefix_len]
+        if tail:
+            self.prefix_names.append(self._hash(num_full, tail))
+
     def page_hashes(self, num_pages: int, *, page_size: int) -> list[bytes]:
         """The names of the first num_pages pages, which must be full of known tokens."""
         hashes = self._page_hashes
         while len(hashes) < num_pages:
             start = len(hashes) * page_size
-            parent = hashes[-1] if hashes else root_hash(self.request.cache_salt)
-            hashes.append(page_hash(parent, self.token_ids[start : start + page_size]))
+            hashes.append(self._hash(len(hashes), self.token_ids[start : start + page_size]))
         return hashes[:num_pages]
+
+    def _hash(self, index: int, token_ids: list[int]) -> bytes:
+        parent = self._page_hashes[index - 1] if index else root_hash(self.request.cache_salt)
+        return page_hash(parent, token_ids)
+
+    def timings(self, *, now: float) -> Timings:
+        return Timings(
+            queue_seconds=self.admitted - self.arrived,
+            prefill_seconds=self.got_first_token - self.admitted,
+            decode_seconds=now - self.got_first_token,
+            num_preemptions=self.num_preemptions,
+        )

@@ -1,0 +1,48 @@
+"""How many prompt tokens may go beside decodes in a step, so that no long prompt holds up streams.
+
+A step with prompt tokens shall take no more than MOST_SLOWDOWN times what its decodes would take
+alone. What those and a prompt token take is learnt from the steps themselves, because it depends on
+the machine, the model, the batch and, slowly growing, the prompt's length. Is told times; reads no
+clock.
+"""
+
+MOST_SLOWDOWN = 3.0
+LEAST_TOKENS = 16
+"""However slow they are: a prompt must get on."""
+FIRST_TOKENS = 32
+"""While nothing is known."""
+NEWEST_SHARE = 0.5
+"""Of a measurement in the estimate that it updates."""
+
+
+class Pace:
+    def __init__(self) -> None:
+        self._decode_seconds: dict[int, float] = {}  # a step's, by size class of its decodes
+        self._token_seconds = 0.0  # of one prompt token
+
+    def num_prompt_tokens(self, num_decodes: int) -> int:
+        """The most that shall go beside this many decodes."""
+        alone = self._seconds_alone(num_decodes)
+        if not alone or not self._token_seconds:
+            return FIRST_TOKENS
+        return max(LEAST_TOKENS, int((MOST_SLOWDOWN - 1) * alone / self._token_seconds))
+
+    def observe(self, *, num_decodes: int, num_prompt_tokens: int, seconds: float) -> None:
+        """Learn from a step."""
+        if num_prompt_tokens == 0:
+            size = num_decodes.bit_length()
+            self._decode_seconds[size] = _blend(self._decode_seconds.get(size, 0.0), seconds)
+            return
+        extra = seconds - self._seconds_alone(num_decodes) if num_decodes else seconds
+        if extra > 0:
+            self._token_seconds = _blend(self._token_seconds, extra / num_prompt_tokens)
+
+    def _seconds_alone(self, num_decodes: int) -> float:
+        """Of the nearest size seen, a smaller one if there is one; 0 if none was seen."""
+        size = num_decodes.bit_length()
+        known = sorted(self._decode_seconds, key=lambda other: (other > size, abs(other - size)))
+        return self._decode_seconds[known[0]] if known else 0.0
+
+
+def _blend(old: float, new: float) -> float:
+    return new if not old else (1 - NEWEST_SHARE) * old + NEWEST_SHARE * new

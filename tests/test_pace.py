@@ -1,0 +1,84 @@
+"""How many prompt tokens go beside decodes: learnt from what steps took."""
+
+from service.engine.pace import FIRST_TOKENS, LEAST_TOKENS, MOST_SLOWDOWN, Pace
+
+
+class Machine:
+    """A step takes 10 ms, 1 ms for each decode, and something for each prompt token."""
+
+    def __init__(self, *, token_seconds: float) -> None:
+        self.token_seconds = token_seconds
+        self.pace = Pace()
+
+    def seconds(self, num_decodes: int, num_prompt_tokens: int) -> float:
+        return 0.010 + 0.001 * num_decodes + self.token_seconds * num_prompt_tokens
+
+    def step(self, num_decodes: int, num_prompt_tokens: int) -> None:
+        self.pace.observe(
+            num_decodes=num_decodes,
+            num_prompt_tokens=num_prompt_tokens,
+            seconds=self.seconds(num_decodes, num_prompt_tokens),
+        )
+
+
+def test_nothing_is_known_at_first() -> None:
+    assert Pace().num_prompt_tokens(4) == FIRST_TOKENS
+
+
+def test_with_decodes_alone_seen_the_first_chunk_is_still_small() -> None:
+    machine = Machine(token_seconds=0.001)
+    machine.step(4, 0)
+    assert machine.pace.num_prompt_tokens(4) == FIRST_TOKENS
+
+
+def test_a_chunk_fills_the_time_that_decodes_may_lose() -> None:
+    machine = Machine(token_seconds=0.0005)
+    machine.step(4, 0)
+    for _ in range(10):
+        machine.step(4, machine.pace.num_prompt_tokens(4))
+    chunk = machine.pace.num_prompt_tokens(4)
+    slowdown = machine.seconds(4, chunk) / machine.seconds(4, 0)
+    assert 0.9 * MOST_SLOWDOWN < slowdown <= MOST_SLOWDOWN
+
+
+def test_it_follows_a_prompt_whose_tokens_cost_more_the_longer_it_gets() -> None:
+    machine = Machine(token_seconds=0.0002)
+    machine.step(8, 0)
+    for _ in range(50):
+        chunk = machine.pace.num_prompt_tokens(8)
+        assert machine.seconds(8, chunk) <= 1.3 * MOST_SLOWDOWN * machine.seconds(8, 0)
+        machine.step(8, chunk)
+        machine.token_seconds *= 1.05
+
+
+def test_a_prompt_always_gets_on() -> None:
+    machine = Machine(token_seconds=10.0)
+    machine.step(4, 0)
+    machine.step(4, 100)
+    assert machine.pace.num_prompt_tokens(4) == LEAST_TOKENS
+
+
+def test_steps_of_prompts_alone_tell_what_a_token_costs() -> None:
+    machine = Machine(token_seconds=0.0005)
+    machine.step(0, 500)
+    machine.step(4, 0)
+    assert machine.pace.num_prompt_tokens(4) > FIRST_TOKENS
+
+
+def test_of_sizes_never_seen_the_nearest_smaller_one_stands_in() -> None:
+    machine = Machine(token_seconds=0.0005)
+    machine.step(0, 500)
+    machine.step(2, 0)
+    machine.step(32, 0)
+    at_2, at_16, at_32 = (machine.pace.num_prompt_tokens(n) for n in (2, 16, 32))
+    assert at_2 == at_16 < at_32
+    assert machine.pace.num_prompt_tokens(1) == at_2
+
+
+def test_a_mixed_step_that_took_no_longer_than_its_decodes_teaches_nothing() -> None:
+    machine = Machine(token_seconds=0.0005)
+    machine.step(0, 500)
+    machine.step(4, 0)
+    before = machine.pace.num_prompt_tokens(4)
+    machine.pace.observe(num_decodes=4, num_prompt_tokens=16, seconds=0.001)
+    assert machine.pace.num_prompt_tokens(4) == before
