@@ -23,11 +23,8 @@ class PackedLinear(nn.Module):
 
 
 @torch.inference_mode()
-def pack_linears(model: nn.Module) -> None:
-    """Replace them one by one, so that no second copy of all weights exists; a tied one is kept."""
+def packed(linear: nn.Linear) -> nn.Module:
+    """Itself where there is no oneDNN; else its plain weights are no longer needed."""
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
-        return
-    for module in list(model.modules()):
-        for name, child in module.named_children():
-            if isinstance(child, nn.Linear):
-                setattr(module, name, PackedLinear(child.weight.detach()))
+        return linear
+    return PackedLinear(linear.weight.detach())

@@ -3,7 +3,8 @@
 All that the engine sees of the model. Knows no requests, text or clock.
 """
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable
 from functools import partial
 from itertools import compress
 from pathlib import Path
@@ -17,13 +18,10 @@ from model.config import ModelConfig, load_config
 from model.errors import ModelError
 from model.host import usable_cores
 from model.kv_cache import KVCache, affordable_pages, page_bytes
-from model.linear import pack_linears
 from model.packing import pack
 from model.sampling import Sampler
 from model.transformer import Transformer
 from model.weights.load import load_model
-
-WARM_UP_LEN = 32
 
 Progress = Callable[[str, str, float], None]
 """Takes the phase of loading, what of it was just done, and the share of the phase that is done."""
@@ -45,36 +43,40 @@ class TorchRunner:
     def run(self, batch: Batch) -> StepOutput:
         # Rows of a size go next to each other, since attention can take those together.
         order = sorted(range(len(batch.rows)), key=lambda index: _size(batch.rows[index]))
-        tokens = self._run([batch.rows[index] for index in order])
-        sampled: list[SampledToken | None] = [None] * len(order)
-        for index, token in zip(order, tokens, strict=True):
-            sampled[index] = token
-        return StepOutput(sampled)
-
-    def _run(self, rows: list[Row]) -> Iterator[SampledToken | None]:
+        rows = [batch.rows[index] for index in order]
+        draws = [row.sampling is not None for row in rows]
+        started = time.perf_counter()
         packed = pack(rows, page_size=self.page_size)
         assert packed.token_ids_T.max() < self.vocab_size
-        draws = [row.sampling is not None for row in rows]
         last_tokens_S = packed.query_lens_S.cumsum(0) - 1
-        logits_SV = self._model(
-            packed, self._cache, output_rows_S=last_tokens_S[torch.tensor(draws)]
-        )
-        drawn = iter(self._sample(logits_SV, list(compress(rows, draws))))
-        return (next(drawn) if draw else None for draw in draws)
+        output_rows_S = last_tokens_S[torch.tensor(draws)]
+        packed_at = time.perf_counter()
+        self._cache.copy(batch.copies)
+        logits_SV = self._model(packed, self._cache, output_rows_S=output_rows_S)
+        computed_at = time.perf_counter()
+        drawn = self._sample(logits_SV, list(compress(rows, draws)))
+        sampled: list[SampledToken | None] = [None] * len(order)
+        for index, token in zip(compress(order, draws), drawn, strict=True):
+            sampled[index] = token
+        phases = {
+            "pack": packed_at - started,
+            "forward": computed_at - packed_at,
+            "sample": time.perf_counter() - computed_at,
+        }
+        return StepOutput(sampled, phases)
 
     def _sample(self, logits_SV: Tensor, rows: list[Row]) -> list[SampledToken]:
         positions = [row.start + len(row.token_ids) for row in rows]
         params = [row.sampling for row in rows if row.sampling]
         return self._sampler.sample(logits_SV, positions, params)
 
-    def warm_up(self, *, num_tokens: int) -> None:
-        """A prompt and a decode, so that no request pays for what PyTorch sets up at first use.
+    def warm_up(self) -> None:
+        """A prompt beside a decode, so that no request pays for what PyTorch sets up at first use.
 
-        They write to pages that a sequence writes itself before it reads them.
+        They write to a page that a sequence writes itself before it reads it.
         """
-        page_ids = range(_num_pages(num_tokens))
-        for token_ids in ([0] * num_tokens, [0]):
-            self.run(Batch([Row(token_ids, 0, page_ids, SamplingParams())]))
+        prompt = [0] * min(2, self.max_model_len)
+        self.run(Batch([Row(ids, 0, [0], SamplingParams()) for ids in (prompt, [0])]))
 
 
 def load_runner(
@@ -96,14 +98,13 @@ def load_runner(
             "tokens: take that or less"
         )
     model = load_model(path, config, report=partial(progress, "weights"))
-    pack_linears(model)
     progress("cache", "", 0.0)
     most = max_sequences * _num_pages(max_model_len or config.context_len)
     cache = _allocate_cache(model, memory=kv_cache_memory, most_pages=most)
     max_model_len = _affordable_len(config, max_model_len, cache)
     runner = TorchRunner(model, cache, max_model_len=max_model_len)
     progress("warm-up", "", 0.0)
-    runner.warm_up(num_tokens=min(WARM_UP_LEN, max_batch_tokens, max_model_len))
+    runner.warm_up()
     return runner
 
 

@@ -21,7 +21,6 @@ from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 from model.batch import Batch, Row, SamplingParams
 from model.config import load_config
 from model.kv_cache import KVCache
-from model.linear import pack_linears
 from model.packing import pack
 from model.runner import TorchRunner
 from model.transformer import Transformer
@@ -76,9 +75,7 @@ def prompts(smollm2_path: Path) -> list[Ids]:
 
 @pytest.fixture(scope="module")
 def ours(smollm2_path: Path) -> Transformer:
-    model = load_model(smollm2_path, load_config(smollm2_path), report=lambda name, fraction: None)
-    pack_linears(model)
-    return model
+    return load_model(smollm2_path, load_config(smollm2_path), report=lambda name, fraction: None)
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from model.errors import ModelError
 from model.weights.ggml_types import TENSOR_TYPES
 from model.weights.gguf import GgufHeader, read_header
-from model.weights.gguf_tensors import iter_tensors
+from model.weights.gguf_tensors import stored_tensors
 
 VALUES: dict[str, tuple[Any, GGUFValueType]] = {
     "test.u8": (200, GGUFValueType.UINT8),
@@ -75,6 +75,10 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("gguf") / "sample.gguf"
     write_sample(path)
     return path
+
+
+def read_all(path: Path) -> dict[str, torch.Tensor]:
+    return {tensor.name: tensor.read() for tensor in stored_tensors(path)}
 
 
 def string(text: str | bytes) -> bytes:
@@ -316,8 +320,9 @@ def test_our_type_sizes_are_the_reference_ones() -> None:
 def test_plain_tensors_come_as_float32_rows_first(tmp_path: Path) -> None:
     path = tmp_path / "sample.gguf"
     written = write_sample(path)
-    read = dict(iter_tensors(path))
+    read = read_all(path)
     assert list(read) == list(written)
+    assert [t.shape for t in stored_tensors(path)] == [v.shape for v in written.values()]
     for name, values in written.items():
         assert read[name].dtype == torch.float32
         assert read[name].shape == values.shape
@@ -328,7 +333,7 @@ def test_tensors_outlive_the_file_and_are_theirs_to_change(tmp_path: Path) -> No
     path = tmp_path / "sample.gguf"
     written = write_sample(path)
     before = path.read_bytes()
-    read = dict(iter_tensors(path))
+    read = read_all(path)
     read["norm.weight"].zero_()
     assert path.read_bytes() == before
     path.unlink()
@@ -368,7 +373,7 @@ def test_quantized_tensors_equal_the_reference_decoding(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    [(_, read)] = iter_tensors(tmp_path / "q.gguf")
+    [read] = read_all(tmp_path / "q.gguf").values()
     assert read.shape == (rows, 512)
     np.testing.assert_array_equal(read.numpy(), dequantize(raw, kind))
 
@@ -378,4 +383,4 @@ def test_values_that_cannot_be_decoded_are_refused_by_name_and_type(tmp_path: Pa
     path.write_bytes(gguf_bytes(tensor("blk.0.w", shape=(16,), type_id=26), tensors=1))
     assert read_header(path).tensors["blk.0.w"].type.name == "I32"
     with pytest.raises(ModelError, match=r"model\.gguf, tensor 'blk\.0\.w': .* I32 can't"):
-        list(iter_tensors(path))
+        read_all(path)

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from model.errors import ModelError
-from model.weights.safetensors import iter_tensors
+from model.weights.safetensors import stored_tensors
 
 WEIGHTS = {
     "embed": torch.arange(12.0).reshape(3, 4),
@@ -19,6 +19,10 @@ WEIGHTS = {
     "head": torch.full((2, 2), 0.5, dtype=torch.float16),
 }
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
+
+
+def read_all(folder: Path) -> dict[str, torch.Tensor]:
+    return {tensor.name: tensor.read() for tensor in stored_tensors(folder)}
 
 
 def write_single(folder: Path) -> None:
@@ -37,20 +41,23 @@ def write_shards(folder: Path) -> None:
 
 
 def assert_holds_weights(folder: Path) -> None:
-    read = dict(iter_tensors(folder))
+    read = read_all(folder)
     assert read.keys() == WEIGHTS.keys()
     for name, tensor in WEIGHTS.items():
-        assert read[name].dtype == tensor.dtype
-        assert torch.equal(read[name], tensor)
+        assert read[name].dtype == torch.float32
+        assert torch.equal(read[name], tensor.float())
+    assert {t.name: t.shape for t in stored_tensors(folder)} == {
+        name: tuple(tensor.shape) for name, tensor in WEIGHTS.items()
+    }
 
 
 def assert_refused(folder: Path, message: str) -> None:
     with pytest.raises(ModelError, match=message):
-        list(iter_tensors(folder))
+        read_all(folder)
 
 
 @pytest.mark.parametrize("write", [write_single, write_shards])
-def test_a_folder_gives_its_tensors_as_stored(
+def test_a_folder_gives_its_tensors_as_float32(
     tmp_path: Path, write: Callable[[Path], None]
 ) -> None:
     write(tmp_path)
@@ -150,6 +157,6 @@ def test_an_empty_and_a_missing_folder_are_refused(tmp_path: Path) -> None:
 
 def test_the_tensors_outlive_the_file(tmp_path: Path) -> None:
     write_single(tmp_path)
-    read = dict(iter_tensors(tmp_path))
+    read = read_all(tmp_path)
     os.unlink(tmp_path / "model.safetensors")
     assert torch.equal(read["embed"], WEIGHTS["embed"])

@@ -1,6 +1,8 @@
 """Files → parameters: what transformers saves, and what the gguf package writes."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from transformers import LlamaForCausalLM
 from model.batch import Row
 from model.config import load_config
 from model.errors import ModelError
+from model.linear import PackedLinear
 from model.packing import pack
 from model.transformer import Transformer
 from model.weights.load import load_model
@@ -88,7 +91,16 @@ def test_half_precision_becomes_float32(tmp_path: Path) -> None:
     torch.testing.assert_close(our_logits(ours), their_logits(theirs))
 
 
-def test_a_tied_head_takes_no_memory_of_its_own(tmp_path: Path) -> None:
+def test_linear_layers_come_packed(tmp_path: Path) -> None:
+    transformers_llama().save_pretrained(tmp_path)
+    linears = [type(m) for m in load(tmp_path).modules() if "Linear" in type(m).__name__]
+    assert linears == [PackedLinear] * (4 * CONFIG.num_layers + 1)
+
+
+def test_a_tied_head_that_is_not_packed_takes_no_memory_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     transformers_llama(tie_word_embeddings=True).save_pretrained(tmp_path)
     ours = load(tmp_path)
     assert ours.head.weight.data_ptr() == ours.embedding.weight.data_ptr()
@@ -128,14 +140,16 @@ def test_copies_of_what_is_known_are_ignored(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_tensors_unlike_the_description_are_refused(
+def test_tensors_unlike_the_description_are_refused_before_any_is_read(
     change: Callable[[dict[str, Tensor]], object], message: str, tmp_path: Path
 ) -> None:
     transformers_llama().save_pretrained(tmp_path)
     change_tensors(tmp_path, change)
+    read: list[str] = []
     with pytest.raises(ModelError, match=message) as error:
-        load(tmp_path)
+        load_model(tmp_path, load_config(tmp_path), report=lambda name, _: read.append(name))
     assert str(error.value).startswith(str(tmp_path))
+    assert not read
 
 
 def test_a_tensor_in_two_shards_is_refused(tmp_path: Path) -> None:
@@ -231,3 +245,13 @@ def test_frequency_divisors_in_a_gguf_are_llama3_scaling(tmp_path: Path) -> None
     divisors = plain.model.rotary_emb.inv_freq / theirs.model.rotary_emb.inv_freq
     write_gguf(tmp_path / "m.gguf", theirs, {FREQUENCY_DIVISORS: divisors})
     torch.testing.assert_close(our_logits(load(tmp_path / "m.gguf")), their_logits(theirs))
+
+
+def test_to_build_the_model_imports_nothing_more() -> None:
+    """Drawing first weights would import torch.compile, which takes a second."""
+    check = (
+        "import sys; from model.weights.load import skeleton; from tests.tiny_llama import CONFIG;"
+        "before = set(sys.modules); skeleton(CONFIG);"
+        "sys.exit(sorted(sys.modules.keys() - before - {'torch.utils._device'}) or 0)"
+    )
+    subprocess.run([sys.executable, "-c", check], check=True)

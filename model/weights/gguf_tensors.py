@@ -1,11 +1,10 @@
-"""The tensors of a GGUF file as float32, one at a time, from a memory map of the file.
+"""The tensors of a GGUF file as float32, each decoded from a memory map of the file.
 
 The header is ours (model.weights.gguf), the arithmetic of the block formats is the gguf package's.
 Knows nothing of which tensor is which, nor of the row order of Q and K in files for llama.
 """
 
-import math
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,33 +13,47 @@ import numpy.typing as npt
 import torch
 from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize
+from torch import Tensor
 
 from model.errors import ModelError
 from model.weights.ggml_types import TensorInfo
 from model.weights.gguf import read_header
+from model.weights.stored import StoredTensor
+
+CHUNK_LEN = 1 << 18
+"""Values decoded at a time: few enough that what is computed on the way to them stays in a core's
+cache and reuses its memory, many enough to outweigh the calls. 2.3 ns a value of Q4_1."""
 
 
-def iter_tensors(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    """Each tensor by its name in the file; its memory is its own, the file is never held whole."""
+def stored_tensors(path: Path) -> list[StoredTensor]:
     header = read_header(path)
-    data = np.memmap(path, dtype=np.uint8, mode="r")
-    for info in header.tensors.values():
-        start = header.data_offset + info.offset
-        values = _decode(data[start : start + info.num_bytes], info, file_name=path.name)
-        # F32 is decoded as a view of the read-only map, which np.require then copies.
-        owned = np.require(values.reshape(info.shape), requirements="W")
-        yield info.name, torch.from_numpy(owned)
+    data = np.memmap(path, dtype=np.uint8, mode="r").view(np.ndarray)
+    return [
+        StoredTensor(info.name, info.shape, partial(_read, data, header.data_offset, info, path))
+        for info in header.tensors.values()
+    ]
 
 
-def _decode(raw: npt.NDArray[np.uint8], info: TensorInfo, *, file_name: str) -> npt.NDArray[Any]:
-    num_rows = raw.size // info.row_bytes
-    # dequantize works through 16 rows at a time. Blocks don't know their rows, so longer rows give
-    # it enough to do per call: 4.8 instead of 18 ns a value for rows of 576 in Q8_0.
-    rows = raw.reshape(num_rows // math.gcd(num_rows, 16), -1)
+def _read(data: npt.NDArray[np.uint8], data_offset: int, info: TensorInfo, path: Path) -> Tensor:
+    start = data_offset + info.offset
+    blocks = data[start : start + info.num_bytes].reshape(-1, info.type.block_bytes)
     try:
-        return dequantize(rows, GGMLQuantizationType[info.type.name])
+        return torch.from_numpy(_decode(blocks, info))
     except NotImplementedError as error:
         raise ModelError(
-            f"{file_name}, tensor {info.name!r}: values of type {info.type.name} can't be decoded: "
+            f"{path.name}, tensor {info.name!r}: values of type {info.type.name} can't be decoded: "
             "take a file of another quantization, such as Q8_0"
         ) from error
+
+
+def _decode(blocks: npt.NDArray[np.uint8], info: TensorInfo) -> npt.NDArray[Any]:
+    """Blocks don't know their rows, so a chunk of them passes for one long row."""
+    values = np.empty((len(blocks), info.type.block_len), np.float32)
+    kind = GGMLQuantizationType[info.type.name]
+    step = CHUNK_LEN // info.type.block_len
+    for first in range(0, len(blocks), step):
+        chunk = blocks[first : first + step]
+        values[first : first + step] = dequantize(chunk.reshape(1, -1), kind).reshape(
+            len(chunk), -1
+        )
+    return values.reshape(info.shape)

@@ -1,17 +1,22 @@
-"""A model's file or folder → a Transformer with its weights, as float32, one tensor at a time.
+"""A model's file or folder → a Transformer with its weights, as float32, its linear layers packed.
 
 Of a tensor that is missing, unknown or of the wrong shape, the error says which one it is.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import init
+from torch.overrides import TorchFunctionMode
 
 from model.config import ModelConfig
 from model.errors import ModelError
 from model.host import available_memory
+from model.linear import packed
 from model.transformer import Transformer
 from model.weights import gguf_tensors, safetensors
 from model.weights.names import (
@@ -21,32 +26,58 @@ from model.weights.names import (
     hugging_face_places,
     num_parameters,
 )
+from model.weights.stored import StoredTensor, read_all
 
 Report = Callable[[str, float], None]
 """Takes the name of the tensor that was just read, and the share of the tensors read so far."""
 
-Tensors = Iterator[tuple[str, Tensor]]
+DRAWS = (init.normal_, init.kaiming_uniform_)
+
+
+class _Undrawn(TorchFunctionMode):
+    """Skips the random first values of weights. Drawing them takes a second, and on the meta device
+    as well, where it imports most of torch.compile."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        return kwargs["tensor"] if func in DRAWS else func(*args, **kwargs)
 
 
 def load_model(path: Path, config: ModelConfig, *, report: Report) -> Transformer:
     _check_memory(path, config)
-    with torch.device("meta"):  # shapes alone: random weights would take a second to draw
-        model = Transformer(config)
-    weights = {name: torch.empty_like(p, device="cpu") for name, p in model.named_parameters()}
-    if config.tied_head:
-        weights["head.weight"] = weights["embedding.weight"]
-    weights[FREQUENCY_DIVISORS] = torch.ones(config.head_dim // 2)
+    model = skeleton(config)
     try:
-        _fill(weights, *_source(path, config), report=report)
+        for parameter, values in _parameters(*_source(path, config), report=report):
+            _set(model, parameter, values)
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from error
-    model.frequency /= weights.pop(FREQUENCY_DIVISORS)
-    model.load_state_dict(weights, assign=True)
+    if config.tied_head:
+        _set(model, "head.weight", model.embedding.weight)
     return model
 
 
+def skeleton(config: ModelConfig) -> Transformer:
+    """The shapes alone; only what is computed from the config has values."""
+    with torch.device("meta"), _Undrawn():
+        return Transformer(config)
+
+
+def _set(model: Transformer, parameter: str, values: Tensor) -> None:
+    """Linear layers are packed at once, so that no second copy of all weights ever exists."""
+    if parameter == FREQUENCY_DIVISORS:
+        model.frequency /= values
+        return
+    name = parameter.removesuffix(".weight")
+    module = model.get_submodule(name)
+    module.load_state_dict({"weight": values}, assign=True)
+    if isinstance(module, nn.Linear):
+        model.set_submodule(name, packed(module))
+
+
 def _check_memory(path: Path, config: ModelConfig) -> None:
-    """While model.linear packs the head it is there twice; a tied one stays twice."""
+    """While a head is packed it is there twice; a tied one stays twice."""
     num_values = num_parameters(config) + config.vocab_size * config.hidden_size
     needed, free = num_values * torch.float32.itemsize, available_memory()
     if needed > free:
@@ -56,42 +87,64 @@ def _check_memory(path: Path, config: ModelConfig) -> None:
         )
 
 
-def _source(path: Path, config: ModelConfig) -> tuple[dict[str, Place], Tensors]:
+def _source(path: Path, config: ModelConfig) -> tuple[dict[str, Place], list[StoredTensor]]:
     if path.suffix == ".gguf":
-        return gguf_places(config), gguf_tensors.iter_tensors(path)
-    return hugging_face_places(config), _without_copies(safetensors.iter_tensors(path), config)
+        places, tensors = gguf_places(config), gguf_tensors.stored_tensors(path)
+    else:
+        places = hugging_face_places(config)
+        tensors = _without_copies(safetensors.stored_tensors(path), config)
+    _check(tensors, places)
+    return places, tensors
 
 
-def _without_copies(tensors: Tensors, config: ModelConfig) -> Tensors:
+def _without_copies(tensors: list[StoredTensor], config: ModelConfig) -> list[StoredTensor]:
     """Leaves out what some folders hold besides the weights and what we know already."""
-    for name, tensor in tensors:
-        is_copy = config.tied_head and name == "lm_head.weight"
-        if not is_copy and not name.endswith(".rotary_emb.inv_freq"):
-            yield name, tensor
+    return [
+        tensor
+        for tensor in tensors
+        if not (config.tied_head and tensor.name == "lm_head.weight")
+        and not tensor.name.endswith(".rotary_emb.inv_freq")
+    ]
 
 
-def _fill(
-    weights: dict[str, Tensor], places: dict[str, Place], tensors: Tensors, *, report: Report
-) -> None:
+def _check(tensors: list[StoredTensor], places: dict[str, Place]) -> None:
     missing = dict(places)
-    for name, tensor in tensors:
+    for name, shape in ((tensor.name, tensor.shape) for tensor in tensors):
         if name not in missing:
             raise ModelError(
                 f"tensor {name!r} is none of a Llama model's, or comes twice: octavo can't run "
                 "this model, take another"
             )
         place = missing.pop(name)
-        if tensor.shape != place.shape:
+        if shape != place.shape:
             raise ModelError(
-                f"tensor {name!r} has the shape {tuple(tensor.shape)} instead of {place.shape}: "
+                f"tensor {name!r} has the shape {shape} instead of {place.shape}: "
                 "the file doesn't fit its own description, download it again"
             )
-        rows = slice(place.first_row, place.first_row + place.shape[0])
-        weights[place.parameter][rows] = _half_split(tensor, num_heads=place.interleaved_heads)
-        report(name, 1 - len(missing) / len(places))
     missing.pop(FREQUENCY_DIVISORS, None)
     if missing:
         raise ModelError(f"tensor {min(missing)!r} is missing: download the file again")
+
+
+def _parameters(
+    places: dict[str, Place], tensors: list[StoredTensor], *, report: Report
+) -> Iterator[tuple[str, Tensor]]:
+    """Each parameter of ours by its name, as soon as all tensors that make it up are read."""
+    num_parts = Counter(place.parameter for place in places.values())
+    parts: defaultdict[str, dict[int, Tensor]] = defaultdict(dict)
+    all_values = read_all(tensors, threads=torch.get_num_threads())
+    for index, (tensor, values) in enumerate(zip(tensors, all_values, strict=True)):
+        parameter, _, first_row, num_heads = places[tensor.name]
+        parts[parameter][first_row] = _half_split(values, num_heads=num_heads)
+        if len(parts[parameter]) == num_parts[parameter]:
+            yield parameter, _joined(parts.pop(parameter))
+        report(tensor.name, (index + 1) / len(tensors))
+
+
+def _joined(parts: dict[int, Tensor]) -> Tensor:
+    """The rows in their order; one part alone is not copied."""
+    in_order = [values for _, values in sorted(parts.items())]
+    return in_order[0] if len(in_order) == 1 else torch.cat(in_order)
 
 
 def _half_split(tensor: Tensor, *, num_heads: int) -> Tensor:

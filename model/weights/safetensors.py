@@ -1,4 +1,4 @@
-"""The tensors of a Hugging Face model folder, as stored: one safetensors file, or shards of it.
+"""The tensors of a Hugging Face model folder: one safetensors file, or shards of it.
 
 Reads nothing else: formats that unpickle run code, so a folder of them gets advice instead.
 Knows nothing of what the tensors' names mean.
@@ -8,14 +8,17 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
 from model.errors import ModelError
+from model.weights.stored import StoredTensor
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -29,19 +32,27 @@ class Index(msgspec.Struct):
     weight_map: dict[str, str]
 
 
-def iter_tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    """Each tensor by its name, in the type it is stored in, from a memory map of its file."""
-    for file in _files(folder):
-        with _opened(file) as tensors:
-            for name in tensors.keys():  # noqa: SIM118, not a dict
-                yield name, tensors.get_tensor(name)
+def stored_tensors(folder: Path) -> list[StoredTensor]:
+    return [tensor for file in _files(folder) for tensor in _in_file(file)]
+
+
+def _in_file(file: Path) -> Iterator[StoredTensor]:
+    with _errors_explained(file):
+        tensors: Any = safe_open(file, framework="pt")  # a memory map, kept open by each `read`
+        for name in tensors.keys():  # noqa: SIM118, not a dict
+            shape = tuple(tensors.get_slice(name).get_shape())
+            yield StoredTensor(name, shape, partial(_read, tensors, name, file))
+
+
+def _read(tensors: Any, name: str, file: Path) -> Tensor:
+    with _errors_explained(file):
+        return tensors.get_tensor(name).to(torch.float32, copy=True)
 
 
 @contextmanager
-def _opened(file: Path) -> Iterator[Any]:
+def _errors_explained(file: Path) -> Iterator[None]:
     try:
-        with safe_open(file, framework="pt") as tensors:
-            yield tensors
+        yield
     except (SafetensorError, OSError) as error:
         raise ModelError(
             f"{file} can't be read: {error}. If it is truncated or damaged, download it again"
