@@ -10,7 +10,7 @@ A sequence of five known tokens whose first two are already in the cache, in pag
     page_ids      [   7              ] [ 3 …
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -27,11 +27,52 @@ class SamplingParams:
     """Keep the smallest set of most likely tokens whose probabilities reach this sum."""
     min_p: float = 0.0
     """Drop tokens less likely than this share of the most likely one's probability."""
+    repetition_penalty: float = 1.0
+    """Divides a positive logit of each token that was in the prompt or the output, and multiplies a
+    negative one (CTRL, https://arxiv.org/abs/1909.05858)."""
+    frequency_penalty: float = 0.0
+    """Taken off a token's logit for each time that it is in the output."""
+    presence_penalty: float = 0.0
+    """Taken off once if it is in the output at all."""
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    """Added to logits, by vocabulary id."""
     seed: int = 0
     """Noise is a hash of (seed, position, vocabulary id), so that a request draws the same alone,
     in any batch, after preemption and after a restart."""
     num_logprobs: int | None = None
     """None: no logprobs; k: the chosen token's logprob and the k most likely tokens'."""
+
+    @property
+    def has_penalty(self) -> bool:
+        """Whether a draw must know the tokens before it."""
+        return (
+            self.repetition_penalty != 1
+            or self.frequency_penalty != 0
+            or self.presence_penalty != 0
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What decides, besides the parameters, which tokens a row may draw and how likely they are."""
+
+    known_ids: Sequence[int] = ()
+    """Prompt and output so far; needed where there are penalties."""
+    prompt_len: int = 0
+    forbidden_ids: Collection[int] = ()
+    """Never drawn."""
+    allowed: bytes | None = None
+    """Bit i % 8 of byte i // 8, the lowest first, says whether id i may be drawn; None: all may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """Asks for the logprobs of tokens that are known already."""
+
+    token_ids: Sequence[int]
+    """Those that follow the row's first, second, … token."""
+    num_logprobs: int
+    """How many of the most likely tokens to list beside each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +87,9 @@ class Row:
     """The page table: page_ids[i] holds positions [i * page_size, (i + 1) * page_size)."""
     sampling: SamplingParams | None
     """How to draw the token after the last one; None: more of the prompt follows, draw nothing."""
+    context: Context | None = None
+    """None where the parameters say it all, as they mostly do."""
+    scoring: Scoring | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +108,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """Natural logarithms of probabilities before temperature and truncation."""
+    """Natural logarithms of probabilities as the model gives them, before all that changes them."""
 
     chosen: float
     top: Sequence[tuple[int, float]]
@@ -82,6 +126,8 @@ class StepOutput:
     """One entry per row of the batch, in its order; None where the row samples nothing."""
 
     sampled: Sequence[SampledToken | None]
+    scores: Mapping[int, Sequence[TokenLogprobs]] = field(default_factory=dict)
+    """By the number of the row, for rows with a scoring."""
     phase_seconds: Mapping[str, float] = field(default_factory=dict)
     """Where the run's time went, by phase, in order; as far as the runner tells."""
 

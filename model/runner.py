@@ -6,22 +6,31 @@ All that the engine sees of the model. Knows no requests, text or clock.
 import time
 from collections.abc import Callable
 from functools import partial
-from itertools import compress
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from model.attention.reference import PAGE_SIZE
-from model.batch import Batch, Row, SampledToken, SamplingParams, StepOutput
+from model.batch import (
+    Batch,
+    Row,
+    SampledToken,
+    SamplingParams,
+    Scoring,
+    StepOutput,
+    TokenLogprobs,
+)
 from model.config import ModelConfig, load_config
 from model.errors import ModelError
 from model.host import usable_cores
 from model.kv_cache import KVCache, affordable_pages, page_bytes
 from model.packing import pack
-from model.sampling import Sampler
+from model.sampling import Sampler, logprobs_of
 from model.transformer import Transformer
 from model.weights.load import load_model
+
+SCORED_AT_ONCE = 64
 
 Progress = Callable[[str, str, float], None]
 """Takes the phase of loading, what of it was just done, and the share of the phase that is done."""
@@ -44,31 +53,45 @@ class TorchRunner:
         # Rows of a size go next to each other, since attention can take those together.
         order = sorted(range(len(batch.rows)), key=lambda index: _size(batch.rows[index]))
         rows = [batch.rows[index] for index in order]
-        draws = [row.sampling is not None for row in rows]
         started = time.perf_counter()
         packed = pack(rows, page_size=self.page_size)
         assert packed.token_ids_T.max() < self.vocab_size
-        last_tokens_S = packed.query_lens_S.cumsum(0) - 1
-        output_rows_S = last_tokens_S[torch.tensor(draws)]
         packed_at = time.perf_counter()
         self._cache.copy(batch.copies)
-        logits_SV = self._model(packed, self._cache, output_rows_S=output_rows_S)
+        x_TW = self._model.hidden(packed, self._cache)
+        draws_S = torch.tensor([row.sampling is not None for row in rows])
+        logits_SV = self._model.logits(x_TW[packed.query_lens_S.cumsum(0)[draws_S] - 1])
         computed_at = time.perf_counter()
-        drawn = self._sample(logits_SV, list(compress(rows, draws)))
-        sampled: list[SampledToken | None] = [None] * len(order)
-        for index, token in zip(compress(order, draws), drawn, strict=True):
-            sampled[index] = token
+        drawn = iter(self._sample(logits_SV, [row for row in rows if row.sampling]))
+        sampled: list[SampledToken | None] = [None] * len(rows)
+        scores: dict[int, list[TokenLogprobs]] = {}
+        parts = torch.split(x_TW, packed.query_lens_S.tolist())
+        for index, row, x_QW in zip(order, rows, parts, strict=True):
+            if row.sampling:
+                sampled[index] = next(drawn)
+            if row.scoring:
+                scores[index] = self._score(x_QW, row.scoring)
         phases = {
             "pack": packed_at - started,
             "forward": computed_at - packed_at,
             "sample": time.perf_counter() - computed_at,
         }
-        return StepOutput(sampled, phases)
+        return StepOutput(sampled, scores, phases)
 
     def _sample(self, logits_SV: Tensor, rows: list[Row]) -> list[SampledToken]:
         positions = [row.start + len(row.token_ids) for row in rows]
         params = [row.sampling for row in rows if row.sampling]
-        return self._sampler.sample(logits_SV, positions, params)
+        return self._sampler.sample(logits_SV, positions, params, [row.context for row in rows])
+
+    def _score(self, x_QW: Tensor, scoring: Scoring) -> list[TokenLogprobs]:
+        """A few tokens at a time, since the logits of a long prompt would be huge."""
+        scores: list[TokenLogprobs] = []
+        for start in range(0, len(scoring.token_ids), SCORED_AT_ONCE):
+            ids = scoring.token_ids[start : start + SCORED_AT_ONCE]
+            logits_SV = self._model.logits(x_QW[start : start + len(ids)]).float()
+            counts = [scoring.num_logprobs] * len(ids)
+            scores += logprobs_of(logits_SV, torch.tensor(ids), counts).values()
+        return scores
 
     def warm_up(self) -> None:
         """A prompt beside a decode, so that no request pays for what PyTorch sets up at first use.

@@ -6,7 +6,8 @@ winner has the largest logit_i / temperature - log(noise_i), and nothing is summ
 vocabulary. The noise is a hash of (seed, position, i): there is no generator and no state, and a
 row draws the same alone, in any batch, after preemption and after a restart.
 
-Filters come in the order of transformers and llama.cpp: temperature, top-k, top-p, min-p. Each
+First comes what model.logits changes. Then filters, in the order of transformers and llama.cpp:
+temperature, top-k, top-p, min-p. Each
 keeps a first part of the tokens in order of falling logit, the lower id first among equals; top-p
 includes the token that reaches the sum. Logprobs are of the logits as they came, before all this.
 
@@ -21,7 +22,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from model.batch import SampledToken, SamplingParams, TokenLogprobs
+from model.batch import Context, SampledToken, SamplingParams, TokenLogprobs
+from model.logits import adjusted
 
 GREEDY_BELOW = 1e-5
 """Lower temperatures are argmax, as in vLLM: logits divided by less overflow in the end."""
@@ -47,11 +49,13 @@ class Sampler:
         logits_SV: torch.Tensor,
         positions: Sequence[int],
         params: Sequence[SamplingParams],
+        contexts: Sequence[Context | None] | None = None,
     ) -> list[SampledToken]:
         """One token a row; positions are those that the drawn tokens will have."""
         logits_SV = logits_SV.float()
-        ids_S = self._draw(logits_SV, list(zip(positions, params, strict=True)))
-        logprobs = _logprobs(logits_SV, ids_S, params)
+        adjusted_SV = adjusted(logits_SV, params, contexts or [None] * len(params))
+        ids_S = self._draw(adjusted_SV, list(zip(positions, params, strict=True)))
+        logprobs = logprobs_of(logits_SV, ids_S, [p.num_logprobs for p in params])
         return [
             SampledToken(token_id, logprobs.get(row)) for row, token_id in enumerate(ids_S.tolist())
         ]
@@ -213,11 +217,11 @@ def _take(logits_SV: torch.Tensor, rows: list[int]) -> torch.Tensor:
     return logits_SV if len(rows) == len(logits_SV) else logits_SV[rows]
 
 
-def _logprobs(
-    logits_SV: torch.Tensor, ids_S: torch.Tensor, params: Sequence[SamplingParams]
+def logprobs_of(
+    logits_SV: torch.Tensor, ids_S: torch.Tensor, num_logprobs: Sequence[int | None]
 ) -> dict[int, TokenLogprobs]:
-    """By row, for the rows that ask for them."""
-    counts = {row: p.num_logprobs for row, p in enumerate(params) if p.num_logprobs is not None}
+    """Of the ids, and of the most likely ones: by row, for the rows that ask for them."""
+    counts = {row: count for row, count in enumerate(num_logprobs) if count is not None}
     if not counts:
         return {}
     rows = list(counts)

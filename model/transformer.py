@@ -47,11 +47,18 @@ class Transformer(nn.Module):
 
     def forward(self, batch: RaggedBatch, cache: KVCache, *, output_rows_S: Tensor) -> Tensor:
         """The logits of the tokens that follow those at `output_rows_S` of the packed batch."""
+        return self.logits(self.hidden(batch, cache)[output_rows_S])
+
+    def hidden(self, batch: RaggedBatch, cache: KVCache) -> Tensor:
+        """What the last block makes of each token: x_TW, before the norm."""
         step = self._step(batch)
         x_TW = self.embedding(batch.token_ids_T)
         for block, layer_cache in zip(self.blocks, cache.layers, strict=True):
             x_TW = block(x_TW, layer_cache, step)
-        return self.head(self.norm(x_TW[output_rows_S]))
+        return x_TW
+
+    def logits(self, x_SW: Tensor) -> Tensor:
+        return self.head(self.norm(x_SW))
 
     def _step(self, batch: RaggedBatch) -> Step:
         return Step(

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from model.batch import Batch, Row, SampledToken, SamplingParams
+from model.batch import Batch, Row, SampledToken, SamplingParams, Scoring
 from model.errors import ModelError
 from model.kv_cache import page_bytes
 from model.runner import TorchRunner, load_runner
@@ -178,3 +178,39 @@ def test_threads_are_those_asked_for_or_all_usable_cores(
 def test_more_threads_than_cores_are_refused(folder: Path) -> None:
     with pytest.raises(ModelError, match=r"threads is 100000, but only \d+ cores"):
         load(folder, threads=100_000)
+
+
+@pytest.mark.parametrize("length", [2, 33, 100])
+def test_known_tokens_are_scored_as_if_they_had_been_drawn(
+    runner: TorchRunner, length: int
+) -> None:
+    ids = [(7 * i) % CONFIG.vocab_size for i in range(length + 1)]
+    scored = Row(ids[:-1], 0, range(8), None, scoring=Scoring(ids[1:], num_logprobs=2))
+    beside = prompt(5, 3)
+    output = runner.run(Batch([beside, scored]))
+    assert output.sampled[1] is None
+    assert list(output.scores) == [1]
+    assert len(output.scores[1]) == length
+    for end in (1, length // 2, length):
+        sampling = SamplingParams(num_logprobs=2, logit_bias={ids[end]: 1000.0}, temperature=0)
+        (token,) = runner.run(Batch([Row(ids[:end], 0, range(8), sampling)])).sampled
+        assert token is not None
+        assert token.token_id == ids[end]
+        assert token.logprobs is not None
+        score = output.scores[1][end - 1]
+        assert score.chosen == pytest.approx(token.logprobs.chosen, abs=1e-4)
+        assert [id_ for id_, _ in score.top] == [id_ for id_, _ in token.logprobs.top]
+
+
+def test_a_step_tells_where_its_time_went(runner: TorchRunner) -> None:
+    output = runner.run(Batch([prompt(5, 0)]))
+    assert list(output.phase_seconds) == ["pack", "forward", "sample"]
+    assert min(output.phase_seconds.values()) > 0
+
+
+def test_copied_pages_serve_as_well_as_the_first(runner: TorchRunner) -> None:
+    (expected,) = runner.run(Batch([prompt(10, 0)])).sampled
+    ids = list(prompt(10, 0).token_ids)
+    last = Row(ids[-1:], 9, [20], GREEDY)
+    (token,) = runner.run(Batch([last], copies=[(0, 20)])).sampled
+    assert token == expected

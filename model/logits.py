@@ -1,0 +1,113 @@
+"""What changes logits before a token is drawn: bias, penalties, and what may not be drawn at all.
+
+In vLLM's order: bias, repetition penalty, frequency and presence penalty, bans. Each kind is one
+pass over all the numbers that change, in whichever rows they are; rows that ask for none are not
+touched, and a batch without any costs nothing.
+
+Shapes: S sequences, V vocabulary, E entries that change.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from model.batch import Context, SamplingParams
+
+Draw = tuple[SamplingParams, Context]
+Entries = list[tuple[int, int, float]]
+"""Row, vocabulary id, number."""
+
+NO_CONTEXT = Context()
+
+
+def adjusted(
+    logits_SV: Tensor, params: Sequence[SamplingParams], contexts: Sequence[Context | None]
+) -> Tensor:
+    """The logits to draw from: the same tensor where no row asks for a change, else a new one."""
+    draws = {
+        row: (wanted, context or NO_CONTEXT)
+        for row, (wanted, context) in enumerate(zip(params, contexts, strict=True))
+        if context is not None or wanted.logit_bias
+    }
+    if not draws:
+        return logits_SV
+    logits_SV = logits_SV.clone()
+    _add(logits_SV, _biases(draws))
+    _penalize_repetition(logits_SV, _repetitions(draws))
+    _add(logits_SV, _output_penalties(draws))
+    _forbid(logits_SV, draws)
+    return logits_SV
+
+
+def _biases(draws: dict[int, Draw]) -> Entries:
+    return [
+        (row, token_id, bias)
+        for row, (params, _) in draws.items()
+        for token_id, bias in params.logit_bias.items()
+    ]
+
+
+def _repetitions(draws: dict[int, Draw]) -> Entries:
+    return [
+        (row, token_id, params.repetition_penalty)
+        for row, (params, context) in draws.items()
+        if params.repetition_penalty != 1
+        for token_id in set(context.known_ids)
+    ]
+
+
+def _output_penalties(draws: dict[int, Draw]) -> Entries:
+    return [
+        (row, token_id, -params.frequency_penalty * count - params.presence_penalty)
+        for row, (params, context) in draws.items()
+        if params.frequency_penalty or params.presence_penalty
+        for token_id, count in Counter(context.known_ids[context.prompt_len :]).items()
+    ]
+
+
+def _add(logits_SV: Tensor, entries: Entries) -> None:
+    if entries:
+        rows_E, ids_E, numbers_E = _columns(entries, logits_SV)
+        logits_SV[rows_E, ids_E] += numbers_E
+
+
+def _penalize_repetition(logits_SV: Tensor, entries: Entries) -> None:
+    if entries:
+        rows_E, ids_E, penalties_E = _columns(entries, logits_SV)
+        values_E = logits_SV[rows_E, ids_E]
+        logits_SV[rows_E, ids_E] = torch.where(
+            values_E > 0, values_E / penalties_E, values_E * penalties_E
+        )
+
+
+def _forbid(logits_SV: Tensor, draws: dict[int, Draw]) -> None:
+    forbidden = [
+        (row, token_id, -math.inf)
+        for row, (_, context) in draws.items()
+        for token_id in context.forbidden_ids
+    ]
+    if forbidden:
+        rows_E, ids_E, numbers_E = _columns(forbidden, logits_SV)
+        logits_SV[rows_E, ids_E] = numbers_E
+    for row, (_, context) in draws.items():
+        if context.allowed is not None:
+            logits_SV[row].masked_fill_(~_bits(context.allowed, logits_SV), -math.inf)
+
+
+def _bits(packed: bytes, logits_SV: Tensor) -> Tensor:
+    vocab_size = logits_SV.shape[-1]
+    bits_V = np.unpackbits(np.frombuffer(packed, np.uint8), count=vocab_size, bitorder="little")
+    return torch.from_numpy(bits_V.view(np.bool_)).to(logits_SV.device)
+
+
+def _columns(entries: Iterable[tuple[int, int, float]], like: Tensor) -> tuple[Tensor, ...]:
+    rows, ids, numbers = zip(*entries, strict=True)
+    return (
+        torch.tensor(rows, device=like.device),
+        torch.tensor(ids, device=like.device),
+        torch.tensor(numbers, dtype=like.dtype, device=like.device),
+    )
