@@ -17,7 +17,7 @@ from model.errors import ModelError
 from service.config import EngineConfig
 from service.engine import loop
 from service.engine.engine import Engine
-from service.engine.loop import Channel, Progress, main, run, serve
+from service.engine.loop import HEARTBEAT_SECONDS, Channel, Progress, main, run, serve
 from service.engine.messages import (
     Abort,
     EngineSpec,
@@ -41,11 +41,15 @@ class ScriptedChannel(Channel):
 
     def __init__(self, *turns: list[ToEngine]) -> None:
         self.turns = iter(turns)
-        self.waits: list[float] = []
+        self.num_waits = [0]  # before each turn
         self.sent: list[FromEngine] = []
 
-    def receive(self, *, wait_seconds: float) -> Iterator[ToEngine]:
-        self.waits.append(wait_seconds)
+    def wait(self, *, seconds: float) -> None:
+        assert seconds == HEARTBEAT_SECONDS
+        self.num_waits[-1] += 1
+
+    def receive(self) -> Iterator[ToEngine]:
+        self.num_waits.append(0)
         messages = next(self.turns, None)
         if messages is None:
             raise EndOfScriptError
@@ -70,7 +74,7 @@ def test_serve_waits_only_when_idle_and_reports_every_step() -> None:
     channel = ScriptedChannel([], [request], [], [], [], [Abort("gone")])
     with pytest.raises(EndOfScriptError):
         serve(engine, channel)
-    assert channel.waits == [1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0]
+    assert channel.num_waits == [1, 1, 0, 0, 1, 1, 1, 0]
     reports = [report for report in channel.sent if isinstance(report, StepReport)]
     tokens = [t for report in reports for event in report.events for t in event.token_ids]
     assert tokens == generate([1, 2], max_tokens=3)
@@ -110,13 +114,14 @@ def parent(tmp_path: Path) -> Iterator[SimpleNamespace]:
 
 def test_channel_takes_all_messages_that_have_come(tmp_path: Path, parent: SimpleNamespace) -> None:
     channel = Channel(spec(tmp_path))
-    assert list(channel.receive(wait_seconds=0)) == []
+    assert list(channel.receive()) == []
     sent = [Abort("a"), Request(id="b", prompt_ids=[1], max_tokens=1), Abort("c")]
     for message in sent:
         parent.send(message)
     received: list[ToEngine] = []
     while len(received) < 3:
-        received += channel.receive(wait_seconds=10)
+        channel.wait(seconds=10)
+        received += channel.receive()
     assert received == sent
     channel.close()
 

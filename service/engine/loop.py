@@ -47,12 +47,14 @@ class Channel:
         self._decoder = msgspec.msgpack.Decoder(ToEngine)
         self._encoder = msgspec.msgpack.Encoder()
 
-    def receive(self, *, wait_seconds: float) -> Iterator[ToEngine]:
-        """All messages that have come, after waiting this long for the first."""
-        if self._requests.poll(round(wait_seconds * 1000)):
+    def wait(self, *, seconds: float) -> None:
+        """Until there is a message, or this long."""
+        self._requests.poll(round(seconds * 1000))
+
+    def receive(self) -> Iterator[ToEngine]:
+        """All messages that have come."""
+        while self._requests.poll(0):
             yield self._decoder.decode(self._requests.recv())
-            while self._requests.poll(0):
-                yield self._decoder.decode(self._requests.recv())
 
     def send(self, message: FromEngine) -> None:
         self._reports.send(self._encoder.encode(message))
@@ -86,17 +88,16 @@ def make_loading(phase: str, detail: str, fraction: float) -> Loading:
 def serve(engine: Engine, channel: Channel) -> NoReturn:
     """Take in messages, step, report; an idle engine reports once a second."""
     while True:
-        wait_seconds = 0.0 if engine.has_work else HEARTBEAT_SECONDS
-        for message in channel.receive(wait_seconds=wait_seconds):
+        if not engine.has_work:
+            engine.check_integrity()
+            channel.wait(seconds=HEARTBEAT_SECONDS)
+            engine.stopwatch.restart()
+        for message in channel.receive():
             if isinstance(message, Request):
                 engine.add(message)
             else:
                 engine.abort(message.request_id)
-        if engine.has_work:
-            engine.stopwatch.lap("intake")
-        else:
-            engine.check_integrity()
-            engine.stopwatch.skip()
+        engine.stopwatch.lap("intake")
         events = engine.step()
         channel.send(StepReport(events, engine.stats, engine.record))
         engine.stopwatch.lap("report")

@@ -19,8 +19,9 @@ class Stopwatch:
         self._add(phase, lap - sum((parts or {}).values()))
         return lap
 
-    def skip(self) -> None:
-        """Nothing was done since the last lap."""
+    def restart(self) -> None:
+        """Forget what was measured: it was no work."""
+        self._seconds = {}
         self._last = self._clock()
 
     def take(self) -> dict[str, float]:
