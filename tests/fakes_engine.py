@@ -16,6 +16,14 @@ def next_token(token_ids: Sequence[int], *, seed: int = 0) -> int:
     return crc32(repr((seed, list(token_ids))).encode()) % VOCAB_SIZE
 
 
+def score(token_ids: Sequence[int]) -> list[TokenLogprobs]:
+    """The fake model's opinion of all tokens but the first."""
+    return [
+        TokenLogprobs(-1.0 - next_token(token_ids[:i]), [(token_ids[i], 0.0)])
+        for i in range(1, len(token_ids))
+    ]
+
+
 def generate(prompt_ids: Sequence[int], *, max_tokens: int, seed: int = 0) -> list[int]:
     """What the fake model generates after a prompt: the reference for every test."""
     token_ids = list(prompt_ids)
@@ -49,7 +57,10 @@ class FakeRunner:
         self._copy(batch.copies)
         for row in batch.rows:
             self._write(row)
-        return StepOutput([self._sample(row) for row in batch.rows])
+        sampled = [self._sample(row) for row in batch.rows]
+        return StepOutput(
+            sampled, {i: self._score(row) for i, row in enumerate(batch.rows) if row.scoring}
+        )
 
     def _slot(self, row: Row, position: int) -> tuple[int, int]:
         return row.page_ids[position // self.page_size], position % self.page_size
@@ -70,8 +81,18 @@ class FakeRunner:
     def _sample(self, row: Row) -> SampledToken | None:
         if row.sampling is None:
             return None
-        end = row.start + len(row.token_ids)
-        token_ids = [self._slots[self._slot(row, position)] for position in range(end)]
-        token_id = next_token(token_ids, seed=row.sampling.seed)
+        token_id = next_token(self._read(row), seed=row.sampling.seed)
+        while row.context and token_id in row.context.forbidden_ids:
+            token_id = (token_id + 1) % VOCAB_SIZE
         wants_logprobs = row.sampling.num_logprobs is not None
         return SampledToken(token_id, TokenLogprobs(-1.0, []) if wants_logprobs else None)
+
+    def _score(self, row: Row) -> list[TokenLogprobs]:
+        assert row.scoring is not None
+        token_ids = [*self._read(row)[: row.start + 1], *row.scoring.token_ids]
+        assert token_ids[row.start :][: len(row.token_ids)] == list(row.token_ids)
+        return score(token_ids)[row.start :]
+
+    def _read(self, row: Row) -> list[int]:
+        end = row.start + len(row.token_ids)
+        return [self._slots[self._slot(row, position)] for position in range(end)]

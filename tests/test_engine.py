@@ -6,7 +6,7 @@ import pytest
 from model.batch import SamplingParams
 from service.engine.engine import Engine
 from service.engine.messages import Event, Request, Timings
-from tests.fakes_engine import FakeClock, FakeRunner, generate
+from tests.fakes_engine import FakeClock, FakeRunner, generate, score
 
 
 def make_engine(
@@ -290,3 +290,83 @@ def test_timings_tell_where_a_requests_time_went() -> None:
     assert timings == Timings(
         queue_seconds=1.0, prefill_seconds=1.0, decode_seconds=2.0, num_preemptions=0
     )
+
+
+@pytest.mark.parametrize("max_batch_tokens", [3, 16])
+@pytest.mark.parametrize("max_tokens", [0, 1, 3])
+def test_a_prompts_logprobs_are_told_once_whatever_its_chunks(
+    max_batch_tokens: int, max_tokens: int
+) -> None:
+    engine, _ = make_engine(max_batch_tokens=max_batch_tokens, max_sequences=2)
+    engine.add(Request(id="warm", prompt_ids=prompt(11), max_tokens=1))
+    run(engine)
+    engine.add(Request(id="a", prompt_ids=prompt(11), max_tokens=max_tokens, num_prompt_logprobs=1))
+    events = run(engine)["a"]
+    assert tokens(events) == generate(prompt(11), max_tokens=max_tokens)
+    assert events[0].prompt_logprobs == score(prompt(11))
+    assert events[0].num_cached_tokens == 0, "what is cached has no logits"
+    assert not any(event.prompt_logprobs for event in events[1:])
+
+
+def test_a_prompt_of_one_token_has_no_logprobs() -> None:
+    engine, _ = make_engine()
+    engine.add(Request(id="a", prompt_ids=[1], max_tokens=0, num_prompt_logprobs=1))
+    (event,) = run(engine)["a"]
+    assert (event.finish_reason, event.prompt_logprobs, event.token_ids) == ("length", [], [])
+
+
+def test_preemption_amid_a_prompt_loses_none_of_its_logprobs() -> None:
+    engine, _ = make_engine(num_pages=6, max_batch_tokens=4)
+    engine.add(Request(id="old", prompt_ids=prompt(4), max_tokens=6))
+    engine.step()
+    scored = Request(
+        id="young", prompt_ids=prompt(16, start=5), max_tokens=2, num_prompt_logprobs=1
+    )
+    engine.add(scored)
+    events = run(engine)["young"]
+    assert events[-1].timings is not None
+    assert events[-1].timings.num_preemptions == 1
+    assert events[0].prompt_logprobs == score(scored.prompt_ids)
+    assert tokens(events) == generate(scored.prompt_ids, max_tokens=2)
+
+
+def test_no_stop_token_is_drawn_before_min_tokens() -> None:
+    expected = generate(prompt(3), max_tokens=4)
+    engine, _ = make_engine()
+    engine.add(
+        Request(
+            id="a",
+            prompt_ids=prompt(3),
+            max_tokens=9,
+            min_tokens=4,
+            stop_token_ids=frozenset(range(20, 50)),
+        )
+    )
+    events = run(engine)["a"]
+    assert expected[0] >= 20, "else this tests nothing"
+    assert all(token_id < 20 for token_id in tokens(events)[:4])
+    assert events[-1].finish_reason == "stop"
+
+
+def test_bad_words_are_not_generated() -> None:
+    expected = generate(prompt(3), max_tokens=6)
+    engine, _ = make_engine()
+    bad = [expected[1:4], [expected[5]], [prompt(3)[-1], expected[0]]]
+    engine.add(Request(id="a", prompt_ids=prompt(3), max_tokens=6, bad_words=bad))
+    got = tokens(run(engine)["a"])
+    assert got[:3] == expected[:3], "a word that begins in the prompt is none of the output"
+    assert got[3] == (expected[3] + 1) % 50
+    assert expected[5] not in got
+
+
+def test_penalties_and_masks_reach_the_runner_with_what_they_need() -> None:
+    engine, runner = make_engine()
+    sampling = SamplingParams(presence_penalty=1.0)
+    engine.add(Request(id="a", prompt_ids=prompt(3), max_tokens=2, sampling=sampling))
+    engine.add(Request(id="b", prompt_ids=[9], max_tokens=2, allowed=bytes([255] * 7)))
+    run(engine)
+    contexts = [row.context for batch in runner.batches for row in batch.rows if row.context]
+    counting = [c for c in contexts if c.allowed is None]
+    assert [c.prompt_len for c in counting] == [3, 3]
+    assert list(counting[0].known_ids)[:3] == prompt(3)
+    assert [c.allowed for c in contexts if c not in counting] == [bytes([255] * 7)] * 2

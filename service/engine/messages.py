@@ -33,9 +33,19 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     id: str
     prompt_ids: list[int]
     max_tokens: int
+    """0 generates nothing, where the prompt's logprobs are asked for."""
+    min_tokens: int = 0
+    """No stop token is drawn before there are this many tokens."""
     sampling: SamplingParams = SamplingParams()
     stop_token_ids: frozenset[int] = frozenset()
     """Ids that end the sequence with reason "stop"; the id itself is part of the output."""
+    bad_words: list[list[int]] = []
+    """None of these runs of ids is generated."""
+    allowed: bytes | None = None
+    """The ids that may be generated, as in `model.batch.Context`; None: all."""
+    num_prompt_logprobs: int | None = None
+    """k: the logprobs of the prompt's tokens but the first, and of the k most likely beside each.
+    Such a request takes nothing from the prefix cache."""
     output_ids: list[int] = []
     """Tokens that were already generated and delivered, when a request is resumed."""
     cache_salt: str = ""
@@ -71,6 +81,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     token_ids: Sequence[int] = ()
     logprobs: Sequence[TokenLogprobs] = ()
     """As many as token_ids where the request asked for logprobs, else none."""
+    prompt_logprobs: Sequence[TokenLogprobs] = ()
+    """Told once, with the first token, or with the end where none is generated."""
     num_cached_tokens: int = 0
     """Prompt tokens that the prefix cache supplied; told once, with the first token."""
     finish_reason: FinishReason | None = None

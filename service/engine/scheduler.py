@@ -75,10 +75,15 @@ class Scheduler:
     def commit(self, output: StepOutput, *, now: float = 0.0) -> list[Event]:
         """Take in what the step computed: tokens, finished sequences, full pages."""
         events = []
-        for (sequence, num), sampled in zip(self._plan.items(), output.sampled, strict=True):
+        for row, (sequence, num) in enumerate(self._plan.items()):
+            if row in output.scores:
+                sequence.prompt_logprobs[sequence.num_computed :] = output.scores[row]
             self._advance(sequence, num)
+            sampled = output.sampled[row]
             if sampled is not None:
-                events.append(self._append(sequence, sampled, now=now))
+                sequence.token_ids.append(sampled.token_id)
+            if sampled is not None or sequence.num_pending == 0:
+                events.append(self._event(sequence, sampled, now=now))
         return events
 
     def take_counts(self) -> Counts:
@@ -179,10 +184,9 @@ class Scheduler:
             for index in range(first, num_full):
                 self.blocks.name(sequence.page_ids[index], hashes[index])
 
-    def _append(self, sequence: Sequence, sampled: SampledToken, *, now: float) -> Event:
-        """Add the new token; a finished sequence leaves and its pages are free at once."""
-        sequence.token_ids.append(sampled.token_id)
-        is_first = sequence.num_output == len(sequence.request.output_ids) + 1
+    def _event(self, sequence: Sequence, sampled: SampledToken | None, *, now: float) -> Event:
+        """Tell its new token; a finished sequence leaves and its pages are free at once."""
+        is_first = sequence.num_output <= len(sequence.request.output_ids) + 1
         if is_first:
             sequence.got_first_token = now
         reason = sequence.finish_reason
@@ -192,9 +196,10 @@ class Scheduler:
             self._counts.finished += 1
         return Event(
             request_id=sequence.request.id,
-            token_ids=[sampled.token_id],
-            logprobs=[sampled.logprobs] if sampled.logprobs else [],
-            num_cached_tokens=(sequence.num_cached or 0) if sequence.num_output == 1 else 0,
+            token_ids=[sampled.token_id] if sampled else [],
+            logprobs=[sampled.logprobs] if sampled and sampled.logprobs else [],
+            prompt_logprobs=sequence.prompt_logprobs if is_first else (),
+            num_cached_tokens=(sequence.num_cached or 0) if sequence.num_output <= 1 else 0,
             finish_reason=reason,
             timings=sequence.timings(now=now) if reason else None,
         )

@@ -5,7 +5,9 @@ token_ids   p p p p p p p p o o o        prompt, then output
              num_computed   num_pending  (one pending token: a decode; more: a prompt chunk)
 """
 
-from model.batch import Row
+from collections.abc import Sequence as ListLike
+
+from model.batch import Context, Row, Scoring, TokenLogprobs
 from service.engine.blocks import page_hash, root_hash
 from service.engine.messages import FinishReason, Request, Timings
 
@@ -27,11 +29,18 @@ class Sequence:
         """Whether it holds pages for all its known tokens; else only those it found computed."""
         self.num_cached: int | None = None
         """Tokens that the prefix cache supplied when it first ran; None: not yet."""
+        self.prompt_logprobs: list[TokenLogprobs] = []
         self.num_preemptions = 0
         self.arrived = now
         self.admitted = 0.0
         self.got_first_token = 0.0
         self._page_hashes: list[bytes] = []
+        self._has_context = bool(
+            request.sampling.has_penalty
+            or request.allowed is not None
+            or request.min_tokens
+            or request.bad_words
+        )
 
     @property
     def num_tokens(self) -> int:
@@ -55,21 +64,65 @@ class Sequence:
         return self.request.max_tokens - self.num_output
 
     @property
+    def scores_prompt(self) -> bool:
+        """Whether logprobs of its prompt are still to be told."""
+        return self.request.num_prompt_logprobs is not None and self.num_output == 0
+
+    @property
     def finish_reason(self) -> FinishReason | None:
-        if self.token_ids[-1] in self.request.stop_token_ids:
+        if self.num_output and self.token_ids[-1] in self.request.stop_token_ids:
             return "stop"
         return "length" if self.num_output >= self.request.max_tokens else None
 
     def row(self, num_tokens: int) -> Row:
-        """The next num_tokens pending tokens as a row; the last pending token brings a new one."""
+        """The next num_tokens pending tokens as a row; the last pending token brings a new one,
+        unless none is wanted."""
         end = self.num_computed + num_tokens
-        sampling = self.request.sampling if end == len(self.token_ids) else None
         tokens = self.token_ids[self.num_computed : end]
-        return Row(tokens, self.num_computed, self.page_ids, sampling)
+        draws = end == len(self.token_ids) and self.request.max_tokens > 0
+        return Row(
+            tokens,
+            self.num_computed,
+            self.page_ids,
+            self.request.sampling if draws else None,
+            self._context() if draws else None,
+            self._scoring(end) if self.scores_prompt else None,
+        )
+
+    def _context(self) -> Context | None:
+        if not self._has_context:
+            return None
+        return Context(
+            known_ids=self.token_ids,
+            prompt_len=len(self.request.prompt_ids),
+            forbidden_ids=self._forbidden_ids(),
+            allowed=self.request.allowed,
+        )
+
+    def _forbidden_ids(self) -> set[int]:
+        """What may not come next."""
+        too_short = self.num_output < self.request.min_tokens
+        forbidden = set(self.request.stop_token_ids) if too_short else set()
+        for word in self.request.bad_words:
+            *start, last = word
+            if self._ends_with(start):
+                forbidden.add(last)
+        return forbidden
+
+    def _ends_with(self, token_ids: ListLike[int]) -> bool:
+        """Whether the output does."""
+        first = len(self.token_ids) - len(token_ids)
+        return first >= len(self.request.prompt_ids) and self.token_ids[first:] == token_ids
+
+    def _scoring(self, end: int) -> Scoring | None:
+        """Of the prompt's tokens that follow those computed up to `end`."""
+        known = self.token_ids[self.num_computed + 1 : end + 1]
+        num_logprobs = self.request.num_prompt_logprobs
+        return Scoring(known, num_logprobs) if known and num_logprobs is not None else None
 
     def fix_prefix(self, *, page_size: int) -> None:
         """Call before it is queued, for the first time or again with more known tokens."""
-        self.prefix_len = len(self.token_ids) - 1
+        self.prefix_len = 0 if self.scores_prompt else len(self.token_ids) - 1
         num_full = self.prefix_len // page_size
         self.prefix_names = self.page_hashes(num_full, page_size=page_size)
         tail = self.token_ids[num_full * page_size : self.prefix_len]
