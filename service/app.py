@@ -21,7 +21,7 @@ from service.api.errors import HANDLERS
 from service.api.schema import ChatRequest, CompletionRequest
 from service.api.served import ServedModel
 from service.config import ServerConfig
-from service.engine.protocol import Engine
+from service.engine.protocol import Engine, EngineStatus
 from service.metrics import EngineReading, Metrics
 from service.text.model import TextModel
 
@@ -31,15 +31,15 @@ def create_app(
     fetch: Callable[[], Path],
     load_text: Callable[[Path], TextModel],
     config: ServerConfig,
-) -> FastAPI:
-    """`app.state.served.status` says whether it can serve, or why it never will."""
+) -> "App":
+    """Its lifespan fetches the model and loads it; `read_status` tells how that goes."""
     served = ServedModel(
         engine,
         Metrics(lambda: read_engine(engine), version=version("octavo")),
         names=config.served_names,
         max_body_bytes=config.max_body_bytes,
     )
-    app = DescribedApp(
+    app = App(
         title="octavo",
         version=version("octavo"),
         lifespan=lambda app: lifespan(engine, partial(served.load, fetch, load_text)),
@@ -51,6 +51,12 @@ def create_app(
     for api in (chat, completions, models, ops):
         app.include_router(api.router)
     return app
+
+
+def read_status(app: "App") -> EngineStatus:
+    """Whether the app can serve, or why it never will."""
+    served: ServedModel = app.state.served
+    return served.status
 
 
 @asynccontextmanager
@@ -67,7 +73,7 @@ async def lifespan(
         await engine.stop()
 
 
-class DescribedApp(FastAPI):
+class App(FastAPI):
     """Adds the bodies that the routes parse themselves to /openapi.json."""
 
     def openapi(self) -> dict[str, Any]:

@@ -8,20 +8,22 @@ import sys
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import version
-from typing import Annotated, cast
+from importlib import metadata
+from typing import Annotated
 
 import typer
 
 from model.errors import ModelError
-from service import hub, logs, server, terminal
-from service.app import create_app
+from service import app as api, hub, logs, server, terminal
+from service.boot import Boot
 from service.config import ConfigError, EngineConfig, SamplingConfig, ServerConfig
-from service.engine.client import EngineClient
+from service.engine import client
 from service.engine.protocol import EngineStatus
+from service.errors import CommandError
 from service.flags import with_knobs
-from service.text.model import TextModel
+from service.text import model as text
 
+DEFAULT_MODEL = "smollm2-135m"
 MODEL_HELP = "An alias, a Hugging Face id (org/name, org/name/file.gguf), a folder or a .gguf file."
 
 ModelArgument = Annotated[
@@ -42,7 +44,7 @@ def main() -> None:
         app(prog_name="octavo")
     except ConfigError as error:
         fail(error, code=2)
-    except (ModelError, server.ListenError, terminal.AnswerError, OSError) as error:
+    except (ModelError, CommandError, OSError) as error:
         fail(error, code=1)
 
 
@@ -53,7 +55,7 @@ def fail(error: Exception, *, code: int) -> None:
 
 def print_version(wanted: bool) -> None:
     if wanted:
-        print(f"octavo {version('octavo')}")
+        print(f"octavo {metadata.version('octavo')}")
         raise typer.Exit
 
 
@@ -71,19 +73,17 @@ def octavo(
 @app.command()
 @with_knobs
 def serve(
-    model: ModelArgument = hub.DEFAULT_MODEL,
+    model: ModelArgument = DEFAULT_MODEL,
     *,
     engine: EngineConfig,
     server_config: ServerConfig,
 ) -> None:
     """Serve MODEL over HTTP, by OpenAI's API."""
     logs.configure(server_config.log_format)
-    # Before anything is fetched or loaded, which may take minutes:
+    # Before anything is imported, fetched or loaded, which may take minutes:
     with server.bind(server_config.host, server_config.port) as listener:
-        names = server_config.served_model_name or hub.public_names(model)
-        named = replace(server_config, served_model_name=names)
-        api = create_app(EngineClient(engine), partial(hub.resolve, model), TextModel.load, named)
-        server.run(api, listener, lambda: cast(EngineStatus, api.state.served.status))
+        boot = Boot(lambda: build(model, engine, server_config))
+        server.run(boot, listener, lambda: status(boot.app))
 
 
 @app.command()
@@ -91,7 +91,7 @@ def serve(
 def generate(
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="What to answer.")],
     *,
-    model: ModelOption = hub.DEFAULT_MODEL,
+    model: ModelOption = DEFAULT_MODEL,
     raw: RawOption = False,
     sampling: SamplingConfig,
     engine: EngineConfig,
@@ -108,7 +108,7 @@ def generate(
 @with_knobs
 def chat(
     *,
-    model: ModelOption = hub.DEFAULT_MODEL,
+    model: ModelOption = DEFAULT_MODEL,
     sampling: SamplingConfig,
     engine: EngineConfig,
 ) -> None:
@@ -118,13 +118,25 @@ def chat(
 
 
 @app.command()
-def pull(model: ModelArgument = hub.DEFAULT_MODEL) -> None:
+def pull(model: ModelArgument = DEFAULT_MODEL) -> None:
     """Fetch MODEL, unless it is here already, and print its path."""
     print(hub.resolve(model))
 
 
+def build(model: str, engine: EngineConfig, config: ServerConfig) -> "api.App":
+    names = config.served_model_name or hub.public_names(model)
+    named = replace(config, served_model_name=names)
+    fetch = partial(hub.resolve, model)
+    return api.create_app(client.EngineClient(engine), fetch, text.TextModel.load, named)
+
+
+def status(app: "api.App | None") -> EngineStatus:
+    return api.read_status(app) if app else EngineStatus("starting")
+
+
 def open_session(
     model: str, sampling: SamplingConfig, engine: EngineConfig
-) -> AbstractContextManager[terminal.Session]:
+) -> "AbstractContextManager[terminal.Session]":
     path = hub.resolve(model)
-    return terminal.open_session(EngineClient(engine), path, TextModel.load, sampling)
+    engine_client = client.EngineClient(engine)
+    return terminal.open_session(engine_client, path, text.TextModel.load, sampling)

@@ -61,7 +61,6 @@ SMOLLM2_135M = PackagedModel(
     sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
 )
 PACKAGED_MODELS = (SMOLLM2_135M,)
-DEFAULT_MODEL = SMOLLM2_135M.alias
 
 
 def resolve(model: str) -> Path:
@@ -73,9 +72,10 @@ def resolve(model: str) -> Path:
         return check_local(path)
     if hub_id := HUB_ID.fullmatch(model):
         return check_local(fetch_from_hugging_face(*hub_id.groups()))
+    aliases = ", ".join(packaged.alias for packaged in PACKAGED_MODELS)
     raise ModelError(
         f"no model {model!r}: there is no such file or folder; take an alias "
-        f"({DEFAULT_MODEL}), a Hugging Face id (org/name or org/name/file.gguf), a folder or a "
+        f"({aliases}), a Hugging Face id (org/name or org/name/file.gguf), a folder or a "
         ".gguf file"
     )
 

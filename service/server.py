@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 
 from model.errors import ModelError
 from service.engine.protocol import EngineStatus
+from service.errors import CommandError
 from service.http_protocol import HttpProtocol
 
 log = logging.getLogger(__name__)
@@ -28,8 +29,8 @@ STUCK_SECONDS = 5
 POLL_SECONDS = 0.1
 
 
-class ListenError(RuntimeError):
-    """The address can't be listened on; the message says why and what to do."""
+class ListenError(CommandError):
+    """The address can't be listened on."""
 
 
 class Server(uvicorn.Server):
@@ -102,7 +103,8 @@ def make_config(app: ASGIApp) -> uvicorn.Config:
 
 
 def run(app: ASGIApp, listener: socket.socket, status: Callable[[], EngineStatus]) -> None:
-    """Serve until told to stop. Raises ModelError once the status is that it failed."""
+    """Serve until told to stop. Raises ModelError once the status is that it failed, and whatever
+    `status` raises."""
     uvloop.run(serve(Server(make_config(app)), listener, status))
 
 
@@ -119,12 +121,14 @@ async def serve(
 async def watch(server: Server, status: Callable[[], EngineStatus]) -> str:
     """Log what is being loaded. When that failed, end the server and return the reason."""
     logged = ""
-    while (now := status()).phase != "failed":
-        if (line := milestone(now)) != logged:
-            log.info("model: %s", line)
-            logged = line
-        await asyncio.sleep(POLL_SECONDS)
-    server.should_exit = True
+    try:
+        while (now := status()).phase != "failed":
+            if (line := milestone(now)) != logged:
+                log.info("model: %s", line)
+                logged = line
+            await asyncio.sleep(POLL_SECONDS)
+    finally:
+        server.should_exit = True
     return now.detail
 
 
@@ -133,6 +137,8 @@ def milestone(status: EngineStatus) -> str:
     if status.phase != "loading":
         return status.phase
     what, quarters = status.detail.partition(" ")[0], int(status.fraction * 4)
+    if what == "fetching":  # how far it is, only the one who fetches knows
+        return status.detail
     return f"loading {what} {quarters * 25}%"
 
 

@@ -19,6 +19,7 @@ from model.errors import ModelError
 from service.config import SamplingConfig
 from service.engine.messages import Request
 from service.engine.protocol import Engine, EngineStatus, EngineUnavailableError
+from service.errors import CommandError
 from service.text.chat_template import ChatTemplateError
 from service.text.model import TextModel
 
@@ -31,8 +32,8 @@ NOT_UTF8 = "the text holds bytes that are no UTF-8: write it anew, in a terminal
 CHAT_HELP = "Ctrl-C stops an answer, /reset forgets the conversation, /exit or Ctrl-D leaves."
 
 
-class AnswerError(RuntimeError):
-    """There is no answer to give; the message says why and what to do."""
+class AnswerError(CommandError):
+    """There is no answer to give."""
 
 
 class Session:

@@ -1,6 +1,5 @@
 """Work off the event loop that the process need not see to its end. Knows no work in particular."""
 
-import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
 from threading import Thread
@@ -9,12 +8,12 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-async def in_daemon_thread(work: Callable[[], T]) -> T:
-    """Unlike asyncio.to_thread's, such a thread doesn't keep a process that is told to end."""
+def start_daemon(work: Callable[[], T]) -> Future[T]:
+    """Unlike asyncio.to_thread's, the thread doesn't keep a process that is told to end."""
     future: Future[T] = Future()
-    future.set_running_or_notify_cancel()  # who awaits it may give up, the thread goes on
+    future.set_running_or_notify_cancel()  # who waits for it may give up, the thread goes on
     Thread(target=settle, args=(future, work), daemon=True).start()
-    return await asyncio.wrap_future(future)
+    return future
 
 
 def settle(future: Future[T], work: Callable[[], T]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from service import hub
+from service import cli, hub
 from service.engine.child import ENVIRONMENT
 from tests.served import serve
 
@@ -17,7 +17,7 @@ for name, value in ENVIRONMENT.items():  # before torch is imported, as in the e
 @pytest.fixture(scope="session")
 def smollm2_path() -> Path:
     """The default model's GGUF file, fetched into the cache once."""
-    return hub.resolve(hub.DEFAULT_MODEL)
+    return hub.resolve(cli.DEFAULT_MODEL)
 
 
 @pytest.fixture(scope="session")

