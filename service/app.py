@@ -15,13 +15,17 @@ from fastapi import FastAPI
 from pydantic.json_schema import models_json_schema
 from starlette.middleware import Middleware
 
-from service.api import chat, completions, models, ops
+from service.api import chat, completions, debug, models, ops
 from service.api.context import RequestContext
 from service.api.errors import HANDLERS
+from service.api.gate import Gate
 from service.api.schema import ChatRequest, CompletionRequest
 from service.api.served import ServedModel
+from service.auth import KeyRing
 from service.config import ServerConfig
+from service.engine.messages import StepRecord
 from service.engine.protocol import Engine, EngineStatus
+from service.limits import Admission
 from service.metrics import EngineReading, Metrics
 from service.text.model import TextModel
 
@@ -31,11 +35,20 @@ def create_app(
     fetch: Callable[[], Path],
     load_text: Callable[[Path], TextModel],
     config: ServerConfig,
+    keys: KeyRing | None = None,
 ) -> "App":
     """Its lifespan fetches the model and loads it; `read_status` tells how that goes."""
+    metrics = Metrics(lambda: read_engine(engine), version=version("octavo"))
+    admission = Admission(
+        max_requests=config.max_queued_requests,
+        max_tokens=config.max_queued_tokens,
+        count_refusal=metrics.call_rejected,
+    )
+    engine.recorder.count = partial(count_step, metrics, admission)
     served = ServedModel(
         engine,
-        Metrics(lambda: read_engine(engine), version=version("octavo")),
+        metrics,
+        admission,
         names=config.served_names,
         max_body_bytes=config.max_body_bytes,
     )
@@ -43,14 +56,22 @@ def create_app(
         title="octavo",
         version=version("octavo"),
         lifespan=lambda app: lifespan(engine, partial(served.load, fetch, load_text)),
-        middleware=[Middleware(RequestContext)],
+        middleware=make_middleware(keys, metrics),
         exception_handlers=dict(HANDLERS),
         redirect_slashes=False,
     )
     app.state.served = served
-    for api in (chat, completions, models, ops):
+    for api in (chat, completions, models, ops, *([debug] if config.debug_endpoints else [])):
         app.include_router(api.router)
     return app
+
+
+def make_middleware(keys: KeyRing | None, metrics: Metrics) -> list[Middleware]:
+    """Outermost first. Without keys all may pass."""
+    if keys is None:
+        return [Middleware(RequestContext)]
+    count_refusal = partial(metrics.call_rejected, "api_key")
+    return [Middleware(RequestContext), Middleware(Gate, keys, count_refusal)]
 
 
 def read_status(app: "App") -> EngineStatus:
@@ -94,6 +115,16 @@ def read_engine(engine: Engine) -> EngineReading:
         requests_running=stats.num_running,
         requests_waiting=stats.num_waiting,
         kv_cache_usage_ratio=used_pages / stats.num_pages if stats.num_pages else 0.0,
-        preemptions=stats.num_preemptions,
-        steps=stats.num_steps,
+        restarts=engine.num_restarts,
+    )
+
+
+def count_step(metrics: Metrics, admission: Admission, record: StepRecord) -> None:
+    admission.progress(record.num_chunk_tokens + record.num_hit_tokens)
+    metrics.step_ended(
+        record.phase_seconds,
+        num_tokens=record.num_decodes + record.num_chunk_tokens,
+        num_preempted=record.num_preempted,
+        num_queried_tokens=record.num_queried_tokens,
+        num_hit_tokens=record.num_hit_tokens,
     )

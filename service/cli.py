@@ -15,6 +15,7 @@ import typer
 
 from model.errors import ModelError
 from service import app as api, hub, logs, server, terminal
+from service.auth import KeyRing, read_keys
 from service.boot import Boot
 from service.config import ConfigError, EngineConfig, SamplingConfig, ServerConfig
 from service.engine import client
@@ -80,9 +81,10 @@ def serve(
 ) -> None:
     """Serve MODEL over HTTP, by OpenAI's API."""
     logs.configure(server_config.log_format)
+    keys = read_keys(server_config.api_key_file) if server_config.api_key_file else None
     # Before anything is imported, fetched or loaded, which may take minutes:
     with server.bind(server_config.host, server_config.port) as listener:
-        boot = Boot(lambda: build(model, engine, server_config))
+        boot = Boot(lambda: build(model, engine, server_config, keys))
         server.run(boot, listener, lambda: status(boot.app))
 
 
@@ -123,11 +125,13 @@ def pull(model: ModelArgument = DEFAULT_MODEL) -> None:
     print(hub.resolve(model))
 
 
-def build(model: str, engine: EngineConfig, config: ServerConfig) -> "api.App":
+def build(
+    model: str, engine: EngineConfig, config: ServerConfig, keys: KeyRing | None
+) -> "api.App":
     names = config.served_model_name or hub.public_names(model)
     named = replace(config, served_model_name=names)
     fetch = partial(hub.resolve, model)
-    return api.create_app(client.EngineClient(engine), fetch, text.TextModel.load, named)
+    return api.create_app(client.EngineClient(engine), fetch, text.TextModel.load, named, keys)
 
 
 def status(app: "api.App | None") -> EngineStatus:

@@ -65,11 +65,19 @@ class ServerConfig:
     port: int = knob(8000, "Port to listen on; 0 takes any free one.")
     served_model_name: str = knob("", "Names that clients may ask for, comma-separated.")
     max_body_bytes: int = knob(4 << 20, "Largest request body taken, in bytes.")
+    max_queued_requests: int = knob(1024, "Most requests without a token yet; 0: no limit.")
+    max_queued_tokens: int = knob(
+        1 << 18,  # 256 for each of the requests: seconds of a GPU's work, minutes of a laptop's
+        "Most tokens of their prompts; 0: no limit.",
+    )
+    api_key_file: str = knob("", "TOML file of API keys; without one, none is asked for.")
+    debug_endpoints: bool = knob(False, "Whether /debug/steps shows the engine's last steps.")
     log_format: str = knob("auto", "json, pretty, or auto: pretty on a terminal.")
 
     def __post_init__(self) -> None:
         require(0 <= self.port <= 65535, "port", self.port, "take 0 to 65535")
         at_least(self, 1, "max_body_bytes")
+        at_least(self, 0, "max_queued_requests", "max_queued_tokens")
         require(
             not self.served_model_name or all(self.served_names),
             "served_model_name",

@@ -51,6 +51,8 @@ class Admission:
         self._max_requests = max_requests or math.inf
         self._max_tokens = max_tokens or math.inf
         self._count_refusal = count_refusal
+        self._begun = 0
+        """Tokens done of prompts that still wait."""
         self._pace = _Pace()
 
     def admit(self, prompt_lens: Sequence[int], *, n: int, now: float) -> list[Place]:
@@ -82,9 +84,13 @@ class Admission:
         if self.num_tokens + num_tokens > self._max_tokens:
             raise self._full("queue_tokens", self.num_tokens, self._max_tokens, now)
 
+    def progress(self, num_tokens: int) -> None:
+        """The engine has got through so many tokens of prompts, be it of some that still wait."""
+        self._begun = min(self._begun + num_tokens, self.num_tokens)
+
     def _full(self, bound: Bound, num_waiting: int, limit: float, now: float) -> QueueFullError:
         self._count_refusal(bound)
-        seconds = math.ceil(self._pace.seconds_for(self.num_tokens, now))
+        seconds = math.ceil(self._pace.seconds_for(self.num_tokens, now, begun=self._begun))
         retry_after = min(max(seconds, 1), MAX_RETRY_SECONDS)
         return QueueFullError(bound, num_waiting, int(limit), retry_after=retry_after)
 
@@ -93,14 +99,16 @@ class Admission:
         self.num_tokens -= place.num_tokens
         if computed:
             self._pace.count(place.num_tokens, now)
+            self._begun -= place.num_tokens
+        self._begun = max(min(self._begun, self.num_tokens), 0)
 
 
 class _Pace:
-    """How fast prompts get computed, by what left the queue while somebody waited in it.
+    """How fast prompts get done, by what left the queue while somebody waited in it.
 
-    That is the queue's own measure: it has in it what running sequences take of the engine, and
-    what the prefix cache saves. Time with nobody waiting doesn't count, or a quiet night would
-    look like slow work.
+    That is the queue's own measure: it has in it what running sequences take of the engine, what
+    the prefix cache saves, and what is computed twice. Time with nobody waiting doesn't count, or
+    a quiet night would look like slow work.
     """
 
     def __init__(self) -> None:
@@ -126,9 +134,8 @@ class _Pace:
         self._seconds += seconds
         self._num_tokens += num_tokens
 
-    def seconds_for(self, num_tokens: int, now: float) -> float:
-        """0 while nothing was measured. The time since the last departure counts too, so that a
-        stuck engine's promises get longer."""
-        if not self._num_tokens:
-            return 0.0
-        return num_tokens * (self._seconds + now - self._last) / self._num_tokens
+    def seconds_for(self, num_tokens: int, now: float, *, begun: int) -> float:
+        """0 while nothing was measured. What isn't through yet counts by what is done of it, and
+        by its time, so that a stuck engine's promises get longer."""
+        num_done = self._num_tokens + begun
+        return num_tokens * (self._seconds + now - self._last) / num_done if num_done else 0.0

@@ -1,18 +1,18 @@
 """Prometheus metrics: what this process counts, and what the engine says when it is scraped.
 
-The only file that imports prometheus_client. It is told numbers and outcomes, never text; its only
-label of requests comes from a closed set, so that the number of series is bounded.
+The only file that imports prometheus_client. It is told numbers, outcomes and phases, never text;
+its labels come from closed sets, so that the number of series is bounded. What counts the engine's
+steps is kept here, so that it goes on when the engine restarts.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar, get_args
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
     CollectorRegistry,
     Counter,
-    Histogram,
     Info,
     disable_created_metrics,
     generate_latest,
@@ -20,10 +20,16 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from service.histogram import Histogram
+
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
-Outcome = Literal["stop", "length", "cancelled", "error"]
-OUTCOMES: tuple[Outcome, ...] = ("stop", "length", "cancelled", "error")
+Outcome = Literal["stop", "length", "cancelled", "error", "deadline"]
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+Rejection = Literal["queue_requests", "queue_tokens", "deadline", "api_key"]
+REJECTIONS: tuple[Rejection, ...] = get_args(Rejection)
+Label = TypeVar("Label", bound=str)
+PHASES = ("intake", "schedule", "pack", "forward", "sample", "run", "commit", "report")
 
 # vLLM's buckets, so that its dashboards fit, with finer low ends.
 FIRST_TOKEN_BUCKETS = (
@@ -38,7 +44,13 @@ DURATION_BUCKETS = (
     *(0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50),
     *(60, 120, 240, 480, 960, 1920, 7680),
 )
+STAGE_BUCKETS = (0.001, 0.0025, 0.005, *DURATION_BUCKETS)
 TOKEN_BUCKETS = tuple(step * 10**power for power in range(6) for step in (1, 2, 5))
+STEP_TOKEN_BUCKETS = (1, 2, 4, *(8 << i for i in range(12)))
+PHASE_BUCKETS = (
+    *(0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005),
+    *(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +61,11 @@ class EngineReading:
     requests_running: int
     requests_waiting: int
     kv_cache_usage_ratio: float
-    preemptions: int
-    steps: int
+    restarts: int
 
 
 class _EngineCollector(Collector):
-    """Asks for a reading at each scrape, so that no step has to write metrics."""
+    """Asks for a reading at each scrape, so that no step has to write these."""
 
     def __init__(self, read: Callable[[], EngineReading]) -> None:
         self._read = read
@@ -67,31 +78,47 @@ class _EngineCollector(Collector):
         yield _gauge(
             "kv_cache_usage_ratio", "Share of cache pages in use.", now.kv_cache_usage_ratio
         )
-        yield _counter("preemptions", "Sequences put back to be computed again.", now.preemptions)
-        yield _counter("engine_steps", "Steps since the engine started.", now.steps)
+        yield CounterMetricFamily(
+            "octavo_engine_restarts",
+            "Times that the engine was started again after it had been ready.",
+            value=now.restarts,
+        )
 
 
 def _gauge(name: str, help: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"octavo_{name}", help, value=value)
 
 
-def _counter(name: str, help: str, value: float) -> CounterMetricFamily:
-    return CounterMetricFamily(f"octavo_{name}", help, value=value)
-
-
 class Metrics:
-    """One registry; a request here is one sequence, as it is for the engine."""
+    """A request here is one sequence, as it is for the engine."""
 
     def __init__(self, read_engine: Callable[[], EngineReading], *, version: str) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
-        self.registry = CollectorRegistry()
-        self.registry.register(_EngineCollector(read_engine))
-        Info("octavo_build", "What is running.", registry=self.registry).info({"version": version})
-        self._outcomes = self._outcome_counter()
+        self._registry = CollectorRegistry()
+        self._registry.register(_EngineCollector(read_engine))
+        Info("octavo_build", "What is running.", registry=self._registry).info({"version": version})
+        self._histograms: list[Histogram] = []
+        self._add_requests()
+        self._add_stages()
+        self._add_steps()
+
+    def _add_requests(self) -> None:
+        self._outcomes = self._counters("requests", "Requests by end.", "outcome", OUTCOMES)
+        self._rejections = self._counters(
+            "rejections", "Calls that were refused.", "reason", REJECTIONS
+        )
         self._prompt_tokens = self._counter(
             "prompt_tokens", "Prompt tokens; a prompt of n choices counts once."
         )
         self._generation_tokens = self._counter("generation_tokens", "Generated tokens.")
+        self._request_prompt = self._histogram(
+            "request_prompt_tokens", "Length of prompts.", TOKEN_BUCKETS
+        )
+        self._request_generation = self._histogram(
+            "request_generation_tokens", "Length of outputs.", TOKEN_BUCKETS
+        )
+
+    def _add_stages(self) -> None:
         self._first_token = self._histogram(
             "time_to_first_token_seconds", "From arrival to first token.", FIRST_TOKEN_BUCKETS
         )
@@ -101,25 +128,49 @@ class Metrics:
         self._duration = self._histogram(
             "request_duration_seconds", "From arrival to end.", DURATION_BUCKETS
         )
-        self._request_prompt = self._histogram(
-            "request_prompt_tokens", "Length of prompts.", TOKEN_BUCKETS
+        self._queue = self._histogram(
+            "queue_seconds", "From the engine's intake to the first step.", STAGE_BUCKETS
         )
-        self._request_generation = self._histogram(
-            "request_generation_tokens", "Length of outputs.", TOKEN_BUCKETS
+        self._prefill = self._histogram(
+            "prefill_seconds", "From the first step to the first token.", STAGE_BUCKETS
         )
+        self._decode = self._histogram(
+            "decode_seconds", "From the first token to the last.", STAGE_BUCKETS
+        )
+
+    def _add_steps(self) -> None:
+        self._steps = self._counter("engine_steps", "Steps that computed something.")
+        self._preemptions = self._counter("preemptions", "Sequences put back to be computed again.")
+        self._queried = self._counter(
+            "prefix_cache_queries", "Prompt tokens that were looked for in the cache."
+        )
+        self._hits = self._counter("prefix_cache_hits", "Prompt tokens that were found there.")
+        self._step_tokens = self._histogram(
+            "step_tokens", "Tokens computed in a step.", STEP_TOKEN_BUCKETS
+        )
+        phases = Histogram(
+            "octavo_step_seconds",
+            "Where the time of a step goes.",
+            PHASE_BUCKETS,
+            label="phase",
+            values=PHASES,
+        )
+        self._histograms.append(phases)
+        self._phases = phases.series
 
     def _counter(self, name: str, help: str) -> Counter:
-        return Counter(f"octavo_{name}", help, registry=self.registry)
+        return Counter(f"octavo_{name}", help, registry=self._registry)
 
-    def _histogram(self, name: str, help: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(f"octavo_{name}", help, buckets=buckets, registry=self.registry)
-
-    def _outcome_counter(self) -> dict[Outcome, Counter]:
+    def _counters(
+        self, name: str, help: str, label: str, values: tuple[Label, ...]
+    ) -> dict[Label, Counter]:
         """All series from the start, so that rates are right from the first event on."""
-        counter = Counter(
-            "octavo_requests", "Requests by how they ended.", ["outcome"], registry=self.registry
-        )
-        return {outcome: counter.labels(outcome) for outcome in OUTCOMES}
+        counter = Counter(f"octavo_{name}", help, [label], registry=self._registry)
+        return {value: counter.labels(value) for value in values}
+
+    def _histogram(self, name: str, help: str, bounds: tuple[float, ...]) -> Histogram:
+        self._histograms.append(Histogram(f"octavo_{name}", help, bounds))
+        return self._histograms[-1]
 
     def first_token(self, seconds: float) -> None:
         self._first_token.observe(seconds)
@@ -137,5 +188,34 @@ class Metrics:
         self._generation_tokens.inc(num_tokens)
         self._request_generation.observe(num_tokens)
 
+    def stages_ended(self, *, queue: float, prefill: float, decode: float) -> None:
+        """The seconds of a sequence that the engine brought to its end."""
+        self._queue.observe(queue)
+        self._prefill.observe(prefill)
+        self._decode.observe(decode)
+
+    def call_rejected(self, reason: Rejection) -> None:
+        self._rejections[reason].inc()
+
+    def step_ended(
+        self,
+        phase_seconds: Mapping[str, float],
+        *,
+        num_tokens: int,
+        num_preempted: int,
+        num_queried_tokens: int,
+        num_hit_tokens: int,
+    ) -> None:
+        """Called for every step: no more than a few microseconds. A phase that didn't happen in it
+        isn't observed."""
+        self._steps.inc()
+        self._preemptions.inc(num_preempted)
+        self._queried.inc(num_queried_tokens)
+        self._hits.inc(num_hit_tokens)
+        self._step_tokens.observe(num_tokens)
+        for phase in phase_seconds.keys() & self._phases.keys():
+            self._phases[phase].observe(phase_seconds[phase])
+
     def render(self) -> bytes:
-        return generate_latest(self.registry)
+        histograms = "".join(histogram.render() for histogram in self._histograms)
+        return generate_latest(self._registry) + histograms.encode()

@@ -1,21 +1,29 @@
 """Fakes for the tests of the API: an engine with a script, a tokenizer of bytes, clients."""
 
 import asyncio
+import socket
+import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import httpx
 import orjson
+import uvicorn
+from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import ASGIApp, Message, Scope
 from tokenizers import Tokenizer as Backend, decoders, models, pre_tokenizers, processors
 
 from model.batch import TokenLogprobs
 from service.app import create_app
+from service.auth import KeyRing
 from service.config import ServerConfig
-from service.engine.messages import EngineInfo, Event, Request, Stats
+from service.engine.messages import EngineInfo, Event, Request, Stats, Timings
 from service.engine.protocol import EngineStatus, EngineUnavailableError
+from service.engine.recorder import FlightRecorder
+from service.http_protocol import HttpProtocol
+from service.metrics import Metrics
 from service.text.chat_template import ChatTemplate
 from service.text.definition import TokenizerDefinition
 from service.text.model import TextModel
@@ -63,7 +71,11 @@ Script = Callable[[Request], Iterable[Event | None]]
 
 
 def say(
-    text: str, *, finish_reason: Literal["stop", "length"] = "stop", num_cached_tokens: int = 0
+    text: str,
+    *,
+    finish_reason: Literal["stop", "length"] = "stop",
+    num_cached_tokens: int = 0,
+    timings: Timings | None = None,
 ) -> Script:
     """A token for each byte, and the end's own token where the sequence stops by itself."""
     ids = [*text.encode(), END] if finish_reason == "stop" else list(text.encode())
@@ -76,6 +88,7 @@ def say(
                 logprobs=logprobs_of(request, token_id),
                 num_cached_tokens=num_cached_tokens if number == 1 else 0,
                 finish_reason=finish_reason if number == len(ids) else None,
+                timings=timings if number == len(ids) else None,
             )
 
     return script
@@ -117,6 +130,8 @@ class FakeEngine:
             max_model_len=MAX_MODEL_LEN, vocab_size=VOCAB_SIZE, page_size=16, num_pages=100
         )
         self.stats = Stats()
+        self.recorder = FlightRecorder()
+        self.num_restarts = 0
         self.script = script
         self.submitted: list[Request] = []
         self.running: set[str] = set()
@@ -158,10 +173,12 @@ class FakeEngine:
 class Client:
     """Calls an app with the text model loaded and the engine as it is."""
 
-    def __init__(self, engine: FakeEngine | None = None, **config: Any) -> None:
+    def __init__(
+        self, engine: FakeEngine | None = None, keys: KeyRing | None = None, **config: Any
+    ) -> None:
         self.engine = engine or FakeEngine()
         knobs = {"served_model_name": "tiny,tiny-too"} | config
-        self.app = create_app(self.engine, fetch, load_text, ServerConfig(**knobs))
+        self.app = create_app(self.engine, fetch, load_text, ServerConfig(**knobs), keys)
         asyncio.run(self.app.state.served.load(fetch, load_text))
 
     def request(self, method: str, path: str, **request: Any) -> httpx.Response:
@@ -186,6 +203,20 @@ class Client:
         return self.post("/v1/completions", {"prompt": "Hi"} | body)
 
 
+@contextmanager
+def listening(client: Client) -> Iterator[tuple[str, int]]:
+    """The address of a real socket on which the client's app is served."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(client.app, http=HttpProtocol, log_config=None))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield listener.getsockname()
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
 def events_of(response: httpx.Response) -> list[Any]:
     """The data of a whole stream, which must end in [DONE]."""
     assert response.headers["content-type"].startswith("text/event-stream")
@@ -194,10 +225,20 @@ def events_of(response: httpx.Response) -> list[Any]:
     return [orjson.loads(event.removeprefix("data: ")) for event in events]
 
 
+def read_metric(metrics: Metrics, name: str, **labels: str) -> float:
+    """One sample, as a scrape shows it."""
+    families = text_string_to_metric_families(metrics.render().decode())
+    samples = (sample for family in families for sample in family.samples)
+    [value] = [s.value for s in samples if (s.name, s.labels) == (f"octavo_{name}", labels)]
+    return value
+
+
 class Connection:
     """One request on an ASGI app, message by message, with a client that may leave or dawdle."""
 
-    def __init__(self, app: ASGIApp, path: str, body: Any) -> None:
+    def __init__(
+        self, app: ASGIApp, path: str, body: Any, *, headers: Iterable[tuple[bytes, bytes]] = ()
+    ) -> None:
         self.sent: asyncio.Queue[Message] = asyncio.Queue()
         self._app = app
         self._scope: Scope = {
@@ -205,7 +246,7 @@ class Connection:
             "method": "POST",
             "path": path,
             "query_string": b"",
-            "headers": [(b"content-type", b"application/json")],
+            "headers": [(b"content-type", b"application/json"), *headers],
         }
         self._received: asyncio.Queue[Message] = asyncio.Queue()
         self._received.put_nowait(

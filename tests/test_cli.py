@@ -179,6 +179,17 @@ def test_a_bad_knob_is_one_line(run: Any) -> None:
     assert run("serve", "--port", "70000") == (2, "", "octavo: --port is 70000: take 0 to 65535\n")
 
 
+def test_a_bad_key_file_is_one_line(run: Any, tmp_path: Path) -> None:
+    file = tmp_path / "keys.toml"
+    file.write_text('[[key]]\nname = "a"\n')
+    code, out, err = run("serve", "--api-key-file", str(file), "--port", "0")
+    assert (code, out) == (2, "")
+    assert err == (
+        f"octavo: --api-key-file {file}, [[key]] number 1: it has no usable key: write 1 to 512 "
+        "ASCII characters without spaces\n"
+    )
+
+
 @pytest.mark.parametrize("command", [["serve"], ["pull"], ["chat", "--model"]])
 def test_an_unknown_model_is_one_line(command: list[str], run: Any) -> None:
     code, out, err = run(*command, "nothing", *(["--port", "0"] if "serve" in command else []))
@@ -229,6 +240,20 @@ def test_a_signal_ends_server_and_engine(number: signal.Signals, smollm2_path: P
         assert server.end(number) == 0
         with pytest.raises(ProcessLookupError):
             os.kill(child, 0)
+
+
+def test_with_a_key_file_only_probes_are_for_everybody(smollm2_path: Path, tmp_path: Path) -> None:
+    file = tmp_path / "keys.toml"
+    file.write_text('[[key]]\nname = "a"\nkey = "sk-a"\n')
+    with serving("--api-key-file", str(file)) as server:
+        server.wait_for("model: ready")
+        assert server.get("/readyz")["status"] == "ready"
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            server.get("/v1/models")
+        headers = {"authorization": "Bearer sk-a"}
+        asked = urllib.request.Request(server.url + "/v1/models", headers=headers)
+        with urllib.request.urlopen(asked, timeout=SECONDS) as response:
+            assert response.status == 200
 
 
 def test_a_second_signal_does_not_wait_for_answers(smollm2_path: Path) -> None:

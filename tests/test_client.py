@@ -18,6 +18,7 @@ from service.engine import client as client_module
 from service.engine.client import EngineClient
 from service.engine.messages import Event, Request
 from service.engine.protocol import EngineUnavailableError
+from service.engine.recorder import NUM_LOGGED
 from tests.fake_engine_process import POISON
 from tests.fakes_engine import generate
 
@@ -79,7 +80,9 @@ async def _streams() -> None:
             assert tokens == generate(one.prompt_ids, max_tokens=one.max_tokens)
             assert last.finish_reason == "length"
         await until(lambda: client.stats.num_free_pages == client.stats.num_pages)
-        assert client.stats.num_steps > 0
+        numbers = [step.record.number for step in client.recorder.steps]
+        assert numbers == list(range(1, len(numbers) + 1))
+        assert sum(step.record.num_finished for step in client.recorder.steps) == len(wanted)
 
 
 def test_concurrent_streams_get_the_reference_tokens() -> None:
@@ -110,10 +113,15 @@ async def _kill() -> None:
         for one, (tokens, _) in zip(wanted, await asyncio.gather(*tasks), strict=True):
             seed = one.sampling.seed
             assert tokens == generate(one.prompt_ids, max_tokens=60, seed=seed)
+        assert client.num_restarts == 1
 
 
-def test_streams_outlive_a_killed_engine_with_the_same_tokens() -> None:
+def test_streams_outlive_a_killed_engine_with_the_same_tokens(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     asyncio.run(_kill())
+    [line] = [r for r in caplog.records if r.name == "service.engine.recorder"]
+    assert 0 < len(vars(line)["fields"]["steps"]) <= NUM_LOGGED
 
 
 async def _poison() -> None:
@@ -184,6 +192,7 @@ async def _crash_loading() -> None:
     await client.start(MODEL_PATH)
     await until(lambda: client.status.phase == "failed")
     assert "it ended with status 3" in client.status.detail
+    assert client.num_restarts == 0  # as it never was ready
     await client.stop()
 
 

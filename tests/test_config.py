@@ -17,7 +17,17 @@ KNOBS = {
         "threads",
         "step_timeout",
     ],
-    ServerConfig: ["host", "port", "served_model_name", "max_body_bytes", "log_format"],
+    ServerConfig: [
+        "host",
+        "port",
+        "served_model_name",
+        "max_body_bytes",
+        "max_queued_requests",
+        "max_queued_tokens",
+        "api_key_file",
+        "debug_endpoints",
+        "log_format",
+    ],
     SamplingConfig: ["temperature", "top_p", "max_tokens", "seed"],
 }
 
@@ -53,6 +63,8 @@ def test_defaults_are_valid(config: type[Any]) -> None:
         (ServerConfig, "port", -1, "take 0 to 65535"),
         (ServerConfig, "port", 65536, "take 0 to 65535"),
         (ServerConfig, "max_body_bytes", 0, "take 1 or more"),
+        (ServerConfig, "max_queued_requests", -1, "take 0 or more"),
+        (ServerConfig, "max_queued_tokens", -1, "take 0 or more"),
         (ServerConfig, "served_model_name", "a,,b", "write names, a comma between"),
         (ServerConfig, "served_model_name", ",", "write names, a comma between"),
         (ServerConfig, "served_model_name", " ", "write names, a comma between"),

@@ -3,21 +3,32 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 import orjson
 import pytest
 
 from service.api.body import parse
+from service.api.caller import Caller
 from service.api.choice import Delta
 from service.api.errors import ApiError
-from service.api.generation import Generation, derive_seed, plan
+from service.api.generation import Generation
 from service.api.schema import CompletionRequest
 from service.api.served import Serving
 from service.engine.messages import Event, Request
 from service.engine.protocol import EngineStatus, EngineUnavailableError
 from service.logs import begin_request
-from tests.fakes import END, VOCAB_SIZE, Client, FakeEngine, fail_after, hang_after, say
+from service.metrics import OUTCOMES
+from tests.fakes import (
+    END,
+    Client,
+    FakeEngine,
+    fail_after,
+    hang_after,
+    read_metric,
+    say,
+)
 
 
 def make_serving(engine: FakeEngine | None = None) -> Serving:
@@ -29,15 +40,10 @@ def ask(**fields: Any) -> CompletionRequest:
     return parse(orjson.dumps({"prompt": "Hi"} | fields), CompletionRequest)
 
 
-def make_plan(*prompts: list[int], **fields: Any) -> list[Request]:
-    serving = make_serving()
-    return plan(serving.ticket("cmpl", None), ask(**fields), prompts or [[1]], serving)
-
-
 def make_generation(engine: FakeEngine, **fields: Any) -> Generation:
     serving = make_serving(engine)
     prompts = [list(prompt.encode()) for prompt in ask(**fields).prompt if isinstance(prompt, str)]
-    return Generation(serving.ticket("cmpl", None), ask(**fields), prompts, serving)
+    return Generation(serving.ticket("cmpl", None, Caller()), ask(**fields), prompts, serving)
 
 
 async def collect(generation: Generation) -> list[Delta]:
@@ -53,54 +59,6 @@ async def collect(generation: Generation) -> list[Delta]:
 
 def run(generation: Generation) -> list[Delta]:
     return asyncio.run(collect(generation))
-
-
-def test_choices_are_numbered_prompt_by_prompt() -> None:
-    requests = make_plan([1], [2, 3], n=2)
-    assert [request.prompt_ids for request in requests] == [[1], [1], [2, 3], [2, 3]]
-    assert [int(request.id.rpartition("-")[2]) for request in requests] == [0, 1, 2, 3]
-
-
-def test_what_is_asked_reaches_the_engine() -> None:
-    [request] = make_plan(
-        temperature=0.5, top_p=0.9, top_k=7, min_p=0.1, seed=-5, logprobs=3, max_tokens=9
-    )
-    sampling = request.sampling
-    assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.5, 0.9, 7)
-    assert (sampling.min_p, sampling.seed, sampling.num_logprobs) == (0.1, -5, 3)
-    assert request.max_tokens == 9
-    assert request.cache_salt == ""
-
-
-def test_the_cache_salt_of_all_choices_is_the_callers() -> None:
-    requests = make_plan([1], [2], n=2, cache_salt="pepper")
-    assert [request.cache_salt for request in requests] == ["pepper"] * 4
-
-
-@pytest.mark.parametrize(("asked", "used"), [(-1, 0), (0, 0), (5, 5), (10**7, VOCAB_SIZE)])
-def test_top_k_is_off_or_within_the_vocabulary(asked: int, used: int) -> None:
-    [request] = make_plan(top_k=asked)
-    assert request.sampling.top_k == used
-
-
-def test_seeds_of_choices_differ_and_depend_on_the_seed_alone() -> None:
-    seeds = [request.sampling.seed for request in make_plan([1], [2], n=3, seed=42)]
-    assert seeds[:3] == seeds[3:] == [derive_seed(42, i) for i in range(3)]
-    assert seeds[0] == 42
-    assert len({derive_seed(seed, i) for seed in range(-20, 20) for i in range(20)}) == 800
-    assert all(-(2**63) <= derive_seed(2**63 - 1, i) < 2**63 for i in range(100))
-
-
-def test_without_a_seed_each_call_has_another() -> None:
-    assert make_plan()[0].sampling.seed != make_plan()[0].sampling.seed
-
-
-def test_ids_that_stop() -> None:
-    assert make_plan()[0].stop_token_ids == {END}
-    assert make_plan(stop_token_ids=[5, 5])[0].stop_token_ids == {5, END}
-    assert make_plan(stop_token_ids=[5], ignore_eos=True)[0].stop_token_ids == {5}
-    with pytest.raises(ApiError, match="stop_token_ids has 258"):
-        make_plan(stop_token_ids=[VOCAB_SIZE])
 
 
 def test_choices_run_side_by_side() -> None:
@@ -164,9 +122,9 @@ def test_an_engine_that_takes_nothing() -> None:
     engine.status = EngineStatus("restarting")
     with pytest.raises(EngineUnavailableError, match="restarting"):
         run(generation)
-    registry = generation._serving.metrics.registry
-    assert registry.get_sample_value("octavo_prompt_tokens_total") == 0
-    assert registry.get_sample_value("octavo_request_prompt_tokens_count") == 0
+    metrics = generation._serving.metrics
+    assert read_metric(metrics, "prompt_tokens_total") == 0
+    assert read_metric(metrics, "request_prompt_tokens_count") == 0
 
 
 def test_of_a_call_the_prompts_that_the_engine_took_are_counted() -> None:
@@ -183,9 +141,9 @@ def test_of_a_call_the_prompts_that_the_engine_took_are_counted() -> None:
     generation = make_generation(engine, prompt=["four", "sixsix"], n=2)
     with pytest.raises(EngineUnavailableError):
         run(generation)
-    registry = generation._serving.metrics.registry
-    assert registry.get_sample_value("octavo_prompt_tokens_total") == 4
-    assert registry.get_sample_value("octavo_request_prompt_tokens_count") == 1
+    metrics = generation._serving.metrics
+    assert read_metric(metrics, "prompt_tokens_total") == 4
+    assert read_metric(metrics, "request_prompt_tokens_count") == 1
 
 
 def test_a_cancelled_call_cancels_all_its_sequences() -> None:
@@ -209,17 +167,11 @@ def outcomes(engine: FakeEngine, **fields: Any) -> tuple[dict[str, float], Calla
     generation = make_generation(engine, **fields)
     with suppress(ApiError):
         run(generation)
-    registry = generation._serving.metrics.registry
-
-    def sample(name: str) -> float:
-        return registry.get_sample_value(f"octavo_{name}") or 0.0
-
-    reasons = ("stop", "length", "cancelled", "error")
+    metrics = generation._serving.metrics
     counted = {
-        reason: registry.get_sample_value("octavo_requests_total", {"outcome": reason}) or 0.0
-        for reason in reasons
+        outcome: read_metric(metrics, "requests_total", outcome=outcome) for outcome in OUTCOMES
     }
-    return {reason: n for reason, n in counted.items() if n}, sample
+    return {reason: n for reason, n in counted.items() if n}, partial(read_metric, metrics)
 
 
 def test_outcomes_and_tokens_are_counted_as_usage_is() -> None:

@@ -1,35 +1,17 @@
 """Connections that are lost while requests wait on them, on a real socket."""
 
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import orjson
-import uvicorn
 
-from service.http_protocol import HttpProtocol
-from tests.fakes import Client, FakeEngine, hang_after, say
+from tests.fakes import Client, FakeEngine, hang_after, listening, say
 
 BODY = orjson.dumps({"prompt": "Hi"})
 REQUEST = (
     b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(BODY) + BODY
 )
-
-
-@contextmanager
-def serving(engine: FakeEngine) -> Iterator[tuple[str, int]]:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        config = uvicorn.Config(Client(engine).app, http=HttpProtocol, log_config=None)
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            yield listener.getsockname()
-        finally:
-            server.should_exit = True
-            thread.join()
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -41,7 +23,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 def test_pipelined_requests_of_a_client_that_left_are_cancelled() -> None:
     engine = FakeEngine(hang_after("a"))
-    with serving(engine) as address:
+    with listening(Client(engine)) as address:
         with socket.create_connection(address) as connection:
             connection.sendall(REQUEST * 3)
             wait_until(lambda: len(engine.running) == 1)
@@ -51,7 +33,7 @@ def test_pipelined_requests_of_a_client_that_left_are_cancelled() -> None:
 
 def test_pipelined_requests_are_answered_in_order() -> None:
     engine = FakeEngine(say("a"))
-    with serving(engine) as address, socket.create_connection(address) as connection:
+    with listening(Client(engine)) as address, socket.create_connection(address) as connection:
         connection.sendall(REQUEST * 3)
         received = b""
         while received.count(b'"text":"a"') < 3:

@@ -101,6 +101,26 @@ def test_before_anything_is_measured_come_back_soon() -> None:
     assert refusal(admission, 1, now=150).retry_after == 1
 
 
+def test_until_something_is_through_what_is_done_of_it_counts() -> None:
+    admission, _ = full(1000, 1000)
+    admission.progress(200)
+    assert refusal(admission, 1, now=101).retry_after == 10
+    admission.progress(10**9)  # computed again, as after a preemption: no more than there is
+    assert refusal(admission, 1, now=101).retry_after == 1
+
+
+def test_what_is_done_of_a_prompt_and_its_departure_count_once() -> None:
+    admission, places = full(100, 100, 100)
+    admission.progress(150)
+    places[0].leave(110, computed=True)
+    admission.admit([100], n=1, now=110)
+    assert refusal(admission, 1, now=115).retry_after == 30
+    for place in places[1:]:
+        place.leave(115, computed=False)
+    admission.admit([500], n=2, now=115)
+    assert refusal(admission, 1, now=115).retry_after == 60
+
+
 def test_come_back_when_what_waits_is_done_at_the_measured_pace() -> None:
     admission, places = full(*[100] * 11)
     for seconds, place in enumerate(places[:5], start=1):

@@ -1,16 +1,18 @@
 """The metrics file: valid, bounded, and whole from the first scrape on."""
 
+from typing import Any
+
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.metrics import OUTCOMES, EngineReading, Metrics
+from service.metrics import OUTCOMES, PHASES, REJECTIONS, EngineReading, Metrics
+from tests.fakes import read_metric
 
 IDLE = EngineReading(
     up=True,
     requests_running=0,
     requests_waiting=0,
     kv_cache_usage_ratio=0.0,
-    preemptions=0,
-    steps=0,
+    restarts=0,
 )
 
 
@@ -26,6 +28,7 @@ def test_names_types_and_help() -> None:
     assert all(name.startswith("octavo_") for name in families)
     assert all(family.documentation for family in families.values())
     assert families["octavo_requests"].type == "counter"
+    assert families["octavo_engine_restarts"].type == "counter"
     assert families["octavo_requests_running"].type == "gauge"
     assert families["octavo_inter_token_latency_seconds"].type == "histogram"
     assert families["octavo_build_info"].samples[0].labels == {"version": "1.2.3"}
@@ -34,10 +37,21 @@ def test_names_types_and_help() -> None:
 def test_every_outcome_is_there_before_it_happened() -> None:
     metrics = make_metrics()
     for outcome in OUTCOMES:
-        labels: dict[str, str] = {"outcome": outcome}
-        assert metrics.registry.get_sample_value("octavo_requests_total", labels) == 0
+        assert read_metric(metrics, "requests_total", outcome=outcome) == 0
         metrics.request_ended(outcome, seconds=1.0, num_tokens=2)
-        assert metrics.registry.get_sample_value("octavo_requests_total", labels) == 1
+        assert read_metric(metrics, "requests_total", outcome=outcome) == 1
+    for reason in REJECTIONS:
+        assert read_metric(metrics, "rejections_total", reason=reason) == 0
+        metrics.call_rejected(reason)
+        assert read_metric(metrics, "rejections_total", reason=reason) == 1
+
+
+STEP: dict[str, Any] = {
+    "num_tokens": 7,
+    "num_preempted": 1,
+    "num_queried_tokens": 5,
+    "num_hit_tokens": 4,
+}
 
 
 def test_no_traffic_adds_series() -> None:
@@ -45,21 +59,41 @@ def test_no_traffic_adds_series() -> None:
     before = metrics.render().count(b"\n")
     for outcome in OUTCOMES:
         metrics.request_ended(outcome, seconds=1e9, num_tokens=10**9)
+    for reason in REJECTIONS:
+        metrics.call_rejected(reason)
     metrics.prompt_ended(num_tokens=10**9)
     metrics.first_token(1e-9)
     metrics.next_token(1e9)
+    metrics.stages_ended(queue=1e9, prefill=0, decode=1e-9)
+    metrics.step_ended(dict.fromkeys((*PHASES, "a phase of the future"), 1e9), **STEP)
     assert metrics.render().count(b"\n") == before
 
 
 def test_two_apps_do_not_share_counts() -> None:
     first, second = make_metrics(), make_metrics()
     first.prompt_ended(num_tokens=5)
-    assert second.registry.get_sample_value("octavo_prompt_tokens_total") == 0
+    assert read_metric(second, "prompt_tokens_total") == 0
 
 
 def test_buckets_tell_fast_tokens_apart() -> None:
     metrics = make_metrics()
     metrics.next_token(0.0007)
-    name = "octavo_inter_token_latency_seconds_bucket"
-    assert metrics.registry.get_sample_value(name, {"le": "0.0005"}) == 0
-    assert metrics.registry.get_sample_value(name, {"le": "0.001"}) == 1
+    name = "inter_token_latency_seconds_bucket"
+    assert read_metric(metrics, name, le="0.0005") == 0
+    assert read_metric(metrics, name, le="0.001") == 1
+
+
+def test_steps_add_up() -> None:
+    metrics = make_metrics()
+    metrics.step_ended({"schedule": 0.00002, "forward": 0.5}, **STEP)
+    metrics.step_ended({"schedule": 0.00004}, **STEP)
+    counted = {
+        name: read_metric(metrics, f"{name}_total")
+        for name in ("engine_steps", "preemptions", "prefix_cache_queries", "prefix_cache_hits")
+    }
+    assert list(counted.values()) == [2, 2, 10, 8]
+    assert read_metric(metrics, "step_tokens_sum") == 14
+    assert read_metric(metrics, "step_seconds_count", phase="schedule") == 2
+    assert read_metric(metrics, "step_seconds_bucket", phase="schedule", le="2.5e-05") == 1
+    assert read_metric(metrics, "step_seconds_sum", phase="forward") == 0.5
+    assert read_metric(metrics, "step_seconds_count", phase="pack") == 0

@@ -56,16 +56,14 @@ def test_metrics_tell_what_the_engine_said_last() -> None:
         num_waiting=2,
         num_free_pages=25,
         num_pages=100,
-        num_steps=7,
-        num_preemptions=1,
     )
+    engine.num_restarts = 4
     now = samples(client)
     assert now["octavo_engine_up"] == 1
     assert now["octavo_requests_running"] == 3
     assert now["octavo_requests_waiting"] == 2
     assert now["octavo_kv_cache_usage_ratio"] == 0.75
-    assert now["octavo_engine_steps_total"] == 7
-    assert now["octavo_preemptions_total"] == 1
+    assert now["octavo_engine_restarts_total"] == 4
     engine.status = EngineStatus("restarting")
     assert samples(client)["octavo_engine_up"] == 0
 

@@ -156,11 +156,11 @@ def test_null_means_absent(route: type[GenerationRequest]) -> None:
     assert request(route, **dict.fromkeys(optional)) == request(route)
 
 
-INTEGERS = ["max_tokens", "n", "top_k", "seed"]
+INTEGERS = ["max_tokens", "n", "top_k", "seed", "priority"]
 FLOATS = ["temperature", "top_p", "min_p"]
 FLAGS = [
     *("stream", "ignore_eos", "include_stop_str_in_output", "skip_special_tokens"),
-    "add_special_tokens",
+    *("add_special_tokens", "include_timings"),
 ]
 
 
@@ -199,6 +199,7 @@ def test_flags_are_true_or_false(name: str, value: object) -> None:
         ("seed", [-(2**63), 0, 2**63 - 1], [2**63]),
         ("stop", [[], "a", ["a"] * 4, "a" * 256], ["", [""], ["a"] * 5, "a" * 257, [1], 7]),
         ("stop_token_ids", [[], [0, 2]], [[-1], ["a"], 5]),
+        ("priority", [-(2**31), 0, 2**31 - 1], [-(2**31) - 1, 2**31, 2**63]),
         ("cache_salt", ["x", "é" * 256], ["", "x" * 257, 5, ["x"]]),
         ("model", ["x"], [5, ["x"]]),
     ],

@@ -80,7 +80,8 @@ class ChunkEncoder:
         if delta.text or delta.logprobs:
             events += self._text(delta)
         if delta.finish_reason is not None:
-            events += self._event(self._chunk(delta.index, finish_reason=delta.finish_reason))
+            last = self._chunk(delta.index, finish_reason=delta.finish_reason)
+            events += self._event(last | _timings(delta.index, self._generation))
         return events
 
     def _text(self, delta: Delta) -> bytes:
@@ -134,12 +135,18 @@ def _join(
     index: int, parts: Sequence[Delta], generation: Generation, dialect: Dialect
 ) -> dict[str, Any]:
     asks_logprobs = generation.asked.num_logprobs is not None
-    return dialect.choice(
+    choice = dialect.choice(
         index,
         "".join(part.text for part in parts),
         [entry for part in parts for entry in part.logprobs] if asks_logprobs else None,
         parts[-1].finish_reason,
     )
+    return choice | _timings(index, generation)
+
+
+def _timings(index: int, generation: Generation) -> dict[str, Any]:
+    """A choice's, in the same words on both routes, where the call asks for them."""
+    return {"timings": generation.timings(index)} if generation.asked.include_timings else {}
 
 
 def _envelope(ticket: Ticket, object: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from service.api.answer import Logprobs, answer
 from service.api.body import read_json, request_body
+from service.api.caller import Calling
 from service.api.choice import LogprobEntry, TokenChance
 from service.api.generation import Generation
 from service.api.prompts import encode_chat
@@ -22,9 +23,9 @@ router = APIRouter(tags=["generation"])
 
 
 @router.post("/v1/chat/completions", openapi_extra=request_body(ChatRequest))
-async def create_chat_completion(request: Request, serving: Ready) -> Response:
+async def create_chat_completion(request: Request, serving: Ready, caller: Calling) -> Response:
     asked = await read_json(request, ChatRequest, max_bytes=serving.max_body_bytes)
-    ticket = serving.ticket("chatcmpl", asked.model)
+    ticket = serving.ticket("chatcmpl", asked.model, caller)
     prompt_ids = await encode_chat(
         asked.messages, serving, add_special_tokens=asked.add_special_tokens
     )

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from service.api.answer import Logprobs, answer
 from service.api.body import read_json, request_body
+from service.api.caller import Calling
 from service.api.choice import LogprobEntry
 from service.api.generation import Generation
 from service.api.prompts import encode_prompts
@@ -21,9 +22,9 @@ router = APIRouter(tags=["generation"])
 
 
 @router.post("/v1/completions", openapi_extra=request_body(CompletionRequest))
-async def create_completion(request: Request, serving: Ready) -> Response:
+async def create_completion(request: Request, serving: Ready, caller: Calling) -> Response:
     asked = await read_json(request, CompletionRequest, max_bytes=serving.max_body_bytes)
-    ticket = serving.ticket("cmpl", asked.model)
+    ticket = serving.ticket("cmpl", asked.model, caller)
     prompts = await encode_prompts(
         asked.prompt, serving, add_special_tokens=asked.add_special_tokens
     )

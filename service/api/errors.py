@@ -18,6 +18,7 @@ from starlette.responses import Response
 
 from service.api.responses import JsonResponse
 from service.engine.protocol import EngineUnavailableError
+from service.limits import QueueFullError
 from service.logs import current_request_id
 
 log = logging.getLogger(__name__)
@@ -63,6 +64,22 @@ def unavailable(message: str, *, code: str) -> ApiError:
     return ApiError(503, message, type="server_error", code=code, headers=RETRY_AFTER)
 
 
+def rate_limited(error: QueueFullError) -> ApiError:
+    """The type says what there is too much of, as OpenAI's does."""
+    return ApiError(
+        429,
+        f"The queue is full: {error}. Try again in {error.retry_after} s.",
+        type=error.bound.removeprefix("queue_"),
+        code="rate_limit_exceeded",
+        headers={"retry-after": str(error.retry_after)},
+    )
+
+
+def deadline_exceeded() -> ApiError:
+    message = "The deadline passed before there was a first token; allow more time."
+    return ApiError(504, message, type="timeout_error", code="deadline_exceeded")
+
+
 def internal_error() -> ApiError:
     message = f"The server failed on this request. Its id is {current_request_id()}."
     return ApiError(500, message, type="server_error", code="internal_error")
@@ -84,6 +101,8 @@ def as_api_error(error: Exception) -> ApiError:
             return error
         case EngineUnavailableError():
             return unavailable(f"{error}; try again in a moment.", code="engine_unavailable")
+        case QueueFullError():
+            return rate_limited(error)
         case _:
             log.error("unexpected error", exc_info=error)
             return internal_error()
@@ -106,6 +125,7 @@ HANDLERS: Mapping[
 ] = {
     ApiError: _handle,
     EngineUnavailableError: _handle,
+    QueueFullError: _handle,
     HTTPException: _handle_routing,
 }
 """Any other exception reaches RequestContext, which answers 500 in the same shape."""

@@ -1,4 +1,4 @@
-"""One call as sequences of the engine: planned, run to their ends, or cancelled all together.
+"""One call as sequences of the engine: admitted, run to their ends, or cancelled all together.
 
     plan() -> Request per choice        what the engine is to do
     Generation.run(emit)                a task per choice; each delta is awaited by its receiver
@@ -8,23 +8,22 @@ came, or because the task is cancelled with the whole call.
 """
 
 import asyncio
-import hashlib
 import logging
-import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 
-from model.batch import SamplingParams
 from service.api.choice import Choice, Delta
-from service.api.errors import bad_request, internal_error
-from service.api.prompts import max_new_tokens
+from service.api.clock import SequenceClock, TimelyEvents
+from service.api.errors import ApiError, deadline_exceeded, internal_error
+from service.api.plan import plan
 from service.api.schema import AnyRequest
 from service.api.served import Serving, Ticket
-from service.engine.messages import Event, Request
+from service.engine.messages import Event
+from service.limits import Place
 from service.logs import note
-from service.metrics import Metrics, Outcome
+from service.metrics import Outcome
 from service.text.stops import StopChecker
 
 log = logging.getLogger(__name__)
@@ -48,60 +47,6 @@ class Usage:
         }
 
 
-def plan(
-    ticket: Ticket, asked: AnyRequest, prompts: Sequence[list[int]], serving: Serving
-) -> list[Request]:
-    """A request per choice, all choices of the first prompt first."""
-    limits = [
-        max_new_tokens(len(ids), asked.token_limit, serving.info.max_model_len) for ids in prompts
-    ]
-    seed = asked.seed if asked.seed is not None else secrets.randbits(63)
-    stop_ids = _stop_ids(asked, serving)
-    return [
-        Request(
-            id=f"{ticket.id}-{number * asked.n + i}",
-            prompt_ids=prompt_ids,
-            max_tokens=limits[number],
-            sampling=_sampling(asked, seed=derive_seed(seed, i), serving=serving),
-            stop_token_ids=stop_ids,
-            cache_salt=asked.cache_salt or "",
-        )
-        for number, prompt_ids in enumerate(prompts)
-        for i in range(asked.n)
-    ]
-
-
-def _stop_ids(asked: AnyRequest, serving: Serving) -> frozenset[int]:
-    unknown = [id_ for id_ in asked.stop_token_ids if id_ >= serving.info.vocab_size]
-    if unknown:
-        last = serving.info.vocab_size - 1
-        raise bad_request(
-            f"stop_token_ids has {unknown[0]}; this model's ids go up to {last}.",
-            param="stop_token_ids",
-        )
-    ends = frozenset() if asked.ignore_eos else serving.text.tokenizer.eos_ids
-    return ends | frozenset(asked.stop_token_ids)
-
-
-def _sampling(asked: AnyRequest, *, seed: int, serving: Serving) -> SamplingParams:
-    return SamplingParams(
-        temperature=asked.temperature,
-        top_k=min(max(asked.top_k, 0), serving.info.vocab_size),
-        top_p=asked.top_p,
-        min_p=asked.min_p,
-        seed=seed,
-        num_logprobs=asked.num_logprobs,
-    )
-
-
-def derive_seed(seed: int, choice: int) -> int:
-    """Another seed for each choice of a prompt; the first has the one asked for, as if alone."""
-    if choice == 0:
-        return seed
-    digest = hashlib.blake2b(f"{seed} {choice}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big", signed=True)
-
-
 class Generation:
     def __init__(
         self,
@@ -121,6 +66,8 @@ class Generation:
             Choice(index, serving.text.tokenizer, copy(stops), asked)  # shares the automaton
             for index in range(len(self._requests))
         ]
+        self._clocks = [SequenceClock(ticket.started, serving.metrics) for _ in self.choices]
+        self._late: list[Delta] = []  # the ends of choices that the deadline left without a token
 
     @property
     def usage(self) -> Usage:
@@ -132,24 +79,49 @@ class Generation:
             completion_tokens=sum(choice.num_tokens for choice in self.choices),
         )
 
+    def timings(self, index: int) -> dict[str, object]:
+        """Of a choice that has ended; in the words that llama.cpp's users know, and ours."""
+        choice = self.choices[index]
+        return {
+            "prompt_n": len(self._requests[index].prompt_ids) - choice.num_cached_tokens,
+            "cached_tokens": choice.num_cached_tokens,
+            "predicted_n": choice.num_tokens,
+            **self._clocks[index].as_dict(),
+        }
+
     async def run(self, emit: Emit) -> None:
         """Every choice to its end; the failure of one is the failure of all."""
+        places = self._admit()
         try:
             async with asyncio.TaskGroup() as group:
-                for request, choice in zip(self._requests, self.choices, strict=True):
-                    group.create_task(self._run_choice(request, choice, emit))
+                for choice, place in zip(self.choices, places, strict=True):
+                    group.create_task(self._run_choice(choice, place, emit))
+            await self._end_late(emit)
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None
         finally:
+            for place in places:  # a task that is cancelled before it began gives none back
+                place.leave(time.monotonic(), computed=False)
             self._note_end()
 
-    async def _run_choice(self, request: Request, choice: Choice, emit: Emit) -> None:
+    def _admit(self) -> list[Place]:
+        """All of the call, or nothing of it, before anything is submitted."""
+        now = time.monotonic()
+        deadline = self.ticket.caller.deadline
+        if deadline is not None and deadline <= now:
+            raise self._missed_deadline()
+        lens = list(map(len, self._prompts))
+        return self._serving.admission.admit(lens, n=self.asked.n, now=now)
+
+    async def _run_choice(self, choice: Choice, place: Place, emit: Emit) -> None:
         outcome: Outcome = "error"
-        clock = _TokenClock(self.ticket.started, self._serving.metrics)
+        request, clock = self._requests[choice.index], self._clocks[choice.index]
         try:
-            async with self._serving.engine.submit(request) as events:
+            async with self._serving.engine.submit(request) as submitted:
+                events = TimelyEvents(submitted, request.id, self.ticket.caller.deadline)
                 self._accepted_prompts.add(choice.index // self.asked.n)
                 async for event in events:
+                    place.leave(time.monotonic(), computed=bool(event.token_ids))
                     clock.tick(event)
                     delta = choice.push(_checked(event))
                     if choice.finish_reason is not None:
@@ -157,13 +129,27 @@ class Generation:
                     if delta.text:
                         await emit(delta)
             assert delta.finish_reason is not None
-            outcome = delta.finish_reason
-            await emit(delta)
+            outcome = "deadline" if events.expired else delta.finish_reason
+            if events.expired and not choice.num_tokens:
+                self._late.append(delta)
+            else:
+                await emit(delta)
         except asyncio.CancelledError:
             outcome = "cancelled"
             raise
         finally:
             self._count(outcome, choice)
+
+    async def _end_late(self, emit: Emit) -> None:
+        """They end empty, unless no choice of the call has a token."""
+        if self._late and not any(choice.num_tokens for choice in self.choices):
+            raise self._missed_deadline()
+        for delta in self._late:
+            await emit(delta)
+
+    def _missed_deadline(self) -> ApiError:
+        self._serving.metrics.call_rejected("deadline")
+        return deadline_exceeded()
 
     def _count(self, outcome: Outcome, choice: Choice) -> None:
         self._serving.metrics.request_ended(
@@ -183,22 +169,6 @@ class Generation:
             completion_tokens=usage.completion_tokens,
             finish_reason=",".join(reasons),
         )
-
-
-class _TokenClock:
-    """Measures when the tokens of one sequence come."""
-
-    def __init__(self, started: float, metrics: Metrics) -> None:
-        self._last = started
-        self._observe = metrics.first_token
-        self._metrics = metrics
-
-    def tick(self, event: Event) -> None:
-        if event.token_ids:
-            now = time.monotonic()
-            self._observe(now - self._last)
-            self._observe = self._metrics.next_token
-            self._last = now
 
 
 def _checked(event: Event) -> Event:

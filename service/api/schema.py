@@ -30,6 +30,7 @@ MAX_STOPS = 4
 MAX_STOP_LEN = 256
 MAX_SALT_LEN = 256
 MAX_LOGPROBS = 20
+INT32_END = 1 << 31
 
 
 class Object(BaseModel):
@@ -89,6 +90,10 @@ class GenerationRequest(Object):
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
+    priority: Annotated[
+        int, Field(ge=-INT32_END, lt=INT32_END, description="the lowest of a key's goes first")
+    ] = 0
+    include_timings: bool = False
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_SALT_LEN)] | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None

@@ -13,9 +13,12 @@ from fastapi import Depends
 from starlette.requests import Request
 
 from model.errors import ModelError
+from service.api.caller import Caller
 from service.api.errors import model_not_found, unavailable
 from service.engine.messages import EngineInfo
 from service.engine.protocol import Engine, EngineStatus
+from service.engine.recorder import FlightRecorder
+from service.limits import Admission
 from service.metrics import Metrics
 from service.text.model import TextModel
 from service.threads import start_daemon
@@ -32,6 +35,7 @@ class Ticket:
     created: int
     started: float
     """On the monotonic clock."""
+    caller: Caller
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,25 +46,38 @@ class Serving:
     info: EngineInfo
     text: TextModel
     metrics: Metrics
+    admission: Admission
     names: Sequence[str]
     max_body_bytes: int
 
-    def ticket(self, prefix: str, asked_name: str | None) -> Ticket:
-        """Refuses a name that isn't served; the first name is the default."""
+    def ticket(self, prefix: str, asked_name: str | None, caller: Caller) -> Ticket:
+        """Refuses a name that isn't served; the first name is the default.
+
+        While not even a token may wait, refuses all, before their prompts are tokenized.
+        """
         name = asked_name if asked_name is not None else self.names[0]
         if name not in self.names:
             raise model_not_found(name, self.names)
-        return Ticket(f"{prefix}-{uuid.uuid4().hex}", name, int(time.time()), time.monotonic())
+        now = time.monotonic()
+        self.admission.check(1, 1, now)
+        return Ticket(f"{prefix}-{uuid.uuid4().hex}", name, int(time.time()), now, caller)
 
 
 class ServedModel:
     def __init__(
-        self, engine: Engine, metrics: Metrics, *, names: Sequence[str], max_body_bytes: int
+        self,
+        engine: Engine,
+        metrics: Metrics,
+        admission: Admission,
+        *,
+        names: Sequence[str],
+        max_body_bytes: int,
     ) -> None:
         self.names = names
         self.metrics = metrics
         self.created = int(time.time())
         self._engine = engine
+        self._admission = admission
         self._max_body_bytes = max_body_bytes
         self._text: TextModel | None = None
         self._fetching = False
@@ -69,6 +86,10 @@ class ServedModel:
     @property
     def info(self) -> EngineInfo | None:
         return self._engine.info
+
+    @property
+    def recorder(self) -> FlightRecorder:
+        return self._engine.recorder
 
     @property
     def status(self) -> EngineStatus:
@@ -110,6 +131,7 @@ class ServedModel:
             info=self._engine.info,
             text=self._text,
             metrics=self.metrics,
+            admission=self._admission,
             names=self.names,
             max_body_bytes=self._max_body_bytes,
         )

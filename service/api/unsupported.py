@@ -64,7 +64,6 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "media_io_kwargs": ({},),
     "min_tokens": (0,),
     "mm_processor_kwargs": ({},),
-    "priority": (0,),
     "prompt_embeds": (),
     "prompt_logprobs": (),
     "repetition_detection": (),

@@ -29,6 +29,7 @@ from service.engine.messages import (
     StepReport,
 )
 from service.engine.protocol import EngineStatus, EngineUnavailableError
+from service.engine.recorder import FlightRecorder
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +77,8 @@ class EngineClient:
     """Owns the engine process: starts it, restarts it, ends it, and routes its events."""
 
     def __init__(self, config: EngineConfig, *, command: Sequence[str] = COMMAND) -> None:
+        self.recorder = FlightRecorder()
+        self.num_restarts = 0
         self._config = config
         self._command = command
         self._status = EngineStatus("starting")
@@ -146,6 +149,7 @@ class EngineClient:
             if self._num_deaths == MAX_DEATHS:
                 return reason
             log.error("%s; starting it again", reason)
+            self.num_restarts += self._info is not None
             await asyncio.sleep(FIRST_BACKOFF_SECONDS * 2 ** (self._num_deaths - 1))
 
     async def _follow(self, child: EngineChild) -> str:
@@ -160,6 +164,8 @@ class EngineClient:
     def _take(self, report: Loading | Ready | StepReport, child: EngineChild) -> None:
         if isinstance(report, StepReport):
             self._stats = report.stats
+            if report.record is not None:
+                self.recorder.add(report.record, report.stats)
             self._deliver(report.events)
         elif isinstance(report, Ready):
             self._on_ready(child, report.info)
@@ -190,6 +196,7 @@ class EngineClient:
 
     def _on_death(self, reason: str) -> None:
         if self._child is not None:  # while it loads, it works on no request
+            self.recorder.log_last()
             self._charge_in_flight()
         self._child = None
         self._stats = Stats()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from service.engine.messages import EngineInfo, Event, Request, Stats
+from service.engine.recorder import FlightRecorder
 
 Phase = Literal["starting", "loading", "ready", "restarting", "failed", "stopped"]
 
@@ -40,6 +41,14 @@ class Engine(Protocol):
 
     @property
     def stats(self) -> Stats: ...
+
+    @property
+    def recorder(self) -> FlightRecorder:
+        """Of the steps that computed something, over all its restarts."""
+
+    @property
+    def num_restarts(self) -> int:
+        """After it was ready for the first time."""
 
     def submit(self, request: Request) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
         """The request's events, the last with a finish_reason. Leaving early cancels the request.

@@ -1,0 +1,87 @@
+"""The time of one sequence: until when it is waited for, and where its time went."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+from service.engine.messages import Event, Timings
+from service.metrics import Metrics
+
+
+class SequenceClock:
+    """Measures when the tokens of one sequence come."""
+
+    def __init__(self, arrived: float, metrics: Metrics) -> None:
+        self._submitted = time.monotonic()
+        self._first: float | None = None
+        self._last = arrived
+        self._observe = metrics.first_token
+        self._metrics = metrics
+        self._engines: Timings | None = None
+
+    def tick(self, event: Event) -> None:
+        if event.token_ids:
+            now = time.monotonic()
+            self._observe(now - self._last)
+            self._observe = self._metrics.next_token
+            self._first = self._first or now
+            self._last = now
+        if event.timings is not None:
+            self._end(event.timings)
+
+    def _end(self, timings: Timings) -> None:
+        self._engines = timings
+        self._metrics.stages_ended(
+            queue=timings.queue_seconds,
+            prefill=timings.prefill_seconds,
+            decode=timings.decode_seconds,
+        )
+
+    def as_dict(self) -> dict[str, object]:
+        """Null is what nobody knows: the engine tells its part of sequences that it ended itself,
+        not of those that a stop string or a deadline ended here."""
+        first, engines = self._first, self._engines
+        return {
+            "prompt_ms": None if first is None else _ms(first - self._submitted),
+            "predicted_ms": None if first is None else _ms(self._last - first),
+            "queue_ms": None if engines is None else _ms(engines.queue_seconds),
+            "prefill_ms": None if engines is None else _ms(engines.prefill_seconds),
+            "decode_ms": None if engines is None else _ms(engines.decode_seconds),
+            "preemptions": None if engines is None else engines.num_preemptions,
+        }
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 3)
+
+
+class TimelyEvents:
+    """A request's events up to the deadline, where an event of ours ends it with "length"."""
+
+    def __init__(
+        self, events: AsyncIterator[Event], request_id: str, deadline: float | None
+    ) -> None:
+        self.expired = False
+        self._events = events
+        self._request_id = request_id
+        self._deadline = deadline
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return self
+
+    async def __anext__(self) -> Event:
+        """Only the wait for events is cut short, never the sending of what they bring."""
+        if self._deadline is None:
+            return await anext(self._events)
+        seconds = self._deadline - time.monotonic()
+        if seconds <= 0:
+            return self._expire()
+        try:
+            async with asyncio.timeout(seconds):
+                return await anext(self._events)
+        except TimeoutError:
+            return self._expire()
+
+    def _expire(self) -> Event:
+        self.expired = True
+        return Event(request_id=self._request_id, finish_reason="length")
