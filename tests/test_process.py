@@ -1,0 +1,27 @@
+"""The engine process's module: what it leaves of garbage collection."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.tiny_llama import transformers_llama
+
+SCRIPT = """
+import gc, sys
+from service.config import EngineConfig
+from service.engine import process
+from service.engine.messages import EngineSpec
+
+assert not gc.isenabled()
+spec = EngineSpec(
+    model_path=sys.argv[1], config=EngineConfig(), requests_address="", reports_address=""
+)
+process.load_model(spec, lambda *news: None)
+assert gc.isenabled()
+assert gc.get_freeze_count() > 100_000
+"""
+
+
+def test_collection_waits_for_the_model_and_then_leaves_alone_what_stays(tmp_path: Path) -> None:
+    transformers_llama().save_pretrained(tmp_path)
+    subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path)], check=True)
