@@ -13,12 +13,12 @@ from model.batch import Batch, Runner, StepOutput
 from model.errors import ModelError
 from service.engine.loop import Progress, main
 from service.engine.messages import EngineSpec
-from tests.fakes_engine import FakeRunner
+from tests.fakes_engine import ObedientRunner
 
 POISON = 49
 
 
-class FaultyRunner(FakeRunner):
+class FaultyRunner(ObedientRunner):
     def __init__(self, fault: str) -> None:
         super().__init__(num_pages=64)
         self.fault = fault

@@ -19,7 +19,7 @@ from model.batch import TokenLogprobs
 from service.app import create_app
 from service.auth import KeyRing
 from service.config import ServerConfig
-from service.engine.messages import EngineInfo, Event, Request, Stats, Timings
+from service.engine.messages import EngineInfo, Event, Request, Stats, Timings, Vocabulary
 from service.engine.protocol import EngineStatus, EngineUnavailableError
 from service.engine.recorder import FlightRecorder
 from service.http_protocol import HttpProtocol
@@ -112,7 +112,7 @@ def hang_after(text: str) -> Script:
     return script
 
 
-def fail_after(text: str, reason: Literal["error", "cancelled"] = "error") -> Script:
+def fail_after(text: str, reason: Literal["error", "cancelled", "refused"] = "error") -> Script:
     def script(request: Request) -> Iterator[Event]:
         for token_id in text.encode():
             yield Event(request_id=request.id, token_ids=[token_id])
@@ -138,6 +138,10 @@ class FakeEngine:
         self.cancelled: list[str] = []
         self.calls: list[str] = []
         self.model_path: Path | None = None
+        self.vocabulary: Vocabulary | None = None
+
+    def learn(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
 
     async def start(self, model_path: Path) -> None:
         self.calls.append("start")

@@ -96,3 +96,18 @@ class FakeRunner:
     def _read(self, row: Row) -> list[int]:
         end = row.start + len(row.token_ids)
         return [self._slots[self._slot(row, position)] for position in range(end)]
+
+
+def allowed_ids(mask: bytes) -> list[int]:
+    return [i for i in range(len(mask) * 8) if mask[i // 8] >> i % 8 & 1]
+
+
+class ObedientRunner(FakeRunner):
+    """Draws the first allowed id after the one that the fake model would draw."""
+
+    def _sample(self, row: Row) -> SampledToken | None:
+        sampled = super()._sample(row)
+        if sampled is None or row.context is None or row.context.allowed is None:
+            return sampled
+        allowed = allowed_ids(row.context.allowed)
+        return SampledToken(min(allowed, key=lambda i: (i - sampled.token_id) % VOCAB_SIZE))

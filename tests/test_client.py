@@ -21,6 +21,7 @@ from service.engine.protocol import EngineUnavailableError
 from service.engine.recorder import NUM_LOGGED
 from tests.fake_engine_process import POISON
 from tests.fakes_engine import generate
+from tests.test_grammar import WORDS, request as grammar_request, vocabulary
 
 DEFAULTS = EngineConfig()
 MODEL_PATH = Path("some.gguf")
@@ -87,6 +88,21 @@ async def _streams() -> None:
 
 def test_concurrent_streams_get_the_reference_tokens() -> None:
     asyncio.run(_streams())
+
+
+async def _grammar(fault: str) -> None:
+    async with running(make_client(fault)) as client:
+        client.learn(vocabulary())
+        wanted = grammar_request("a")
+        tokens, last = await collect(client, wanted)
+        assert last.finish_reason == "stop"
+        text = "".join(WORDS[token_id] for token_id in tokens[:-1])
+        assert text.replace("ab", "").replace("cd", "") == ""
+
+
+@pytest.mark.parametrize("fault", ["", "die-after-3"])
+def test_every_engine_process_learns_the_vocabulary(fault: str) -> None:
+    asyncio.run(_grammar(fault))
 
 
 async def _cancel() -> None:

@@ -219,13 +219,13 @@ def test_abort_frees_pages_at_once(num_steps: int) -> None:
         ([-1], 1, "vocabulary of 50"),
     ],
 )
-def test_what_can_never_run_ends_with_an_error(
+def test_what_can_never_run_is_refused(
     prompt_ids: list[int], max_tokens: int, reason: str
 ) -> None:
     engine, _ = make_engine()
     engine.add(Request(id="bad", prompt_ids=prompt_ids, max_tokens=max_tokens))
     (event,) = engine.step()
-    assert event.finish_reason == "error"
+    assert event.finish_reason == "refused"
     assert reason in event.message
     assert not engine.has_work
 

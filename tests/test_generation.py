@@ -101,6 +101,13 @@ def test_the_sequence_is_cancelled_before_its_last_text_is_sent() -> None:
     assert running_at == [1, 1, 0]
 
 
+def test_what_the_engine_refuses_is_the_clients_to_mend() -> None:
+    engine = FakeEngine(fail_after("a", "refused"))
+    with pytest.raises(ApiError, match="can't be computed: a secret") as caught:
+        run(make_generation(engine))
+    assert caught.value.status == 400
+
+
 @pytest.mark.parametrize("reason", ["error", "cancelled"])
 def test_a_failure_of_one_choice_cancels_the_others(reason: Any) -> None:
     def script(request: Request) -> Any:

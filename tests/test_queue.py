@@ -34,7 +34,7 @@ def queue_of(*sequences: Sequence) -> WaitingQueue:
 
 
 def taken(queue: WaitingQueue, *, most: int = 1000) -> list[str]:
-    names = []
+    names: list[str] = []
     while len(names) < most and (sequence := queue.peek()) is not None:
         assert queue.peek() is queue.take() is sequence
         names.append(sequence.request.id)

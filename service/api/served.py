@@ -15,7 +15,7 @@ from starlette.requests import Request
 from model.errors import ModelError
 from service.api.caller import Caller
 from service.api.errors import model_not_found, unavailable
-from service.engine.messages import EngineInfo
+from service.engine.messages import EngineInfo, Vocabulary
 from service.engine.protocol import Engine, EngineStatus
 from service.engine.recorder import FlightRecorder
 from service.limits import Admission
@@ -108,7 +108,9 @@ class ServedModel:
         try:
             path = await self._fetch(fetch)
             await self._engine.start(path)
-            self._text = await asyncio.to_thread(load_text, path)
+            text = await asyncio.to_thread(load_text, path)
+            self._engine.learn(await asyncio.to_thread(read_vocabulary, text))
+            self._text = text
         except Exception as error:
             log.critical("no model: %s", error, exc_info=not isinstance(error, ModelError))
             self._error = str(error) or type(error).__name__
@@ -135,6 +137,15 @@ class ServedModel:
             names=self.names,
             max_body_bytes=self._max_body_bytes,
         )
+
+
+def read_vocabulary(text: TextModel) -> Vocabulary:
+    tokenizer = text.tokenizer
+    return Vocabulary(
+        tokenizer_json=tokenizer.to_json(),
+        size=tokenizer.vocab_size,
+        eos_ids=sorted(tokenizer.eos_ids),
+    )
 
 
 async def get_served(request: Request) -> ServedModel:

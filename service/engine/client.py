@@ -27,6 +27,7 @@ from service.engine.messages import (
     Request,
     Stats,
     StepReport,
+    Vocabulary,
 )
 from service.engine.protocol import EngineStatus, EngineUnavailableError
 from service.engine.recorder import FlightRecorder
@@ -84,6 +85,7 @@ class EngineClient:
         self._status = EngineStatus("starting")
         self._info: EngineInfo | None = None
         self._stats = Stats()
+        self._vocabulary: Vocabulary | None = None
         self._child: EngineChild | None = None  # set while it is ready
         self._num_deaths = 0  # in a row, without becoming ready in between
         self._supervisor: asyncio.Task[None] | None = None
@@ -110,6 +112,11 @@ class EngineClient:
             self._supervisor.cancel()
             await asyncio.wait({self._supervisor})
         self._give_up(EngineStatus("stopped", "the server is stopping"))
+
+    def learn(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        if self._child is not None:
+            self._child.send(vocabulary)
 
     @asynccontextmanager
     async def submit(self, request: Request) -> AsyncIterator[AsyncIterator[Event]]:
@@ -178,6 +185,8 @@ class EngineClient:
         self._info = info
         self._num_deaths = 0
         self._status = EngineStatus("ready", fraction=1.0)
+        if self._vocabulary is not None:
+            child.send(self._vocabulary)
         in_flight = list(self._submissions.values())
         if any(s.num_deaths_in_a_row >= SUSPECT_DEATHS for s in in_flight):
             self._trials.extend(sorted(in_flight, key=lambda s: -s.num_deaths_in_a_row))

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable
 
 from model.batch import Batch, Runner
 from service.engine.blocks import BlockManager
-from service.engine.messages import EngineInfo, Event, Request, Stats, StepRecord
+from service.engine.grammar import Constraint, GrammarError, Grammars
+from service.engine.messages import EngineInfo, Event, Request, Stats, StepRecord, Vocabulary
 from service.engine.scheduler import Scheduler
 from service.engine.sequence import Sequence
 from service.engine.stopwatch import Stopwatch
@@ -34,6 +35,7 @@ class Engine:
         self._scheduler = Scheduler(
             self._blocks, max_batch_tokens=max_batch_tokens, max_sequences=max_sequences
         )
+        self._grammars: Grammars | None = None
         self._clock = clock
         self._events: list[Event] = []
         self._num_arrivals = 0
@@ -69,15 +71,31 @@ class Engine:
     def has_work(self) -> bool:
         return bool(self._scheduler.running or self._scheduler.waiting)
 
+    def learn(self, vocabulary: Vocabulary) -> None:
+        """Before the first request with a grammar."""
+        self._grammars = Grammars(vocabulary)
+
     def add(self, request: Request) -> None:
-        """Queue a request. One that can never run ends with an error event in the next step."""
+        """Queue a request. One that can never run is refused by an event in the next step."""
         problem = self._problem(request)
+        try:
+            constraint = self._constraint(request)
+        except GrammarError as error:
+            problem, constraint = problem or str(error), None
         if problem:
-            failure = Event(request_id=request.id, finish_reason="error", message=problem)
-            self._events.append(failure)
+            refusal = Event(request_id=request.id, finish_reason="refused", message=problem)
+            self._events.append(refusal)
             return
-        self._scheduler.add(Sequence(request, arrival=self._num_arrivals, now=self._clock()))
+        self._scheduler.add(
+            Sequence(request, arrival=self._num_arrivals, now=self._clock(), constraint=constraint)
+        )
         self._num_arrivals += 1
+
+    def _constraint(self, request: Request) -> Constraint | None:
+        if not request.grammar:
+            return None
+        assert self._grammars is not None, "a grammar before the vocabulary"
+        return self._grammars.start(request.grammar, request.output_ids)
 
     def _problem(self, request: Request) -> str:
         """Why a request can never run; empty if it can. The routes refuse such requests earlier."""

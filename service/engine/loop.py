@@ -17,6 +17,7 @@ from model.batch import Runner
 from model.errors import ModelError
 from service.engine.engine import Engine
 from service.engine.messages import (
+    Abort,
     EngineSpec,
     Failed,
     FromEngine,
@@ -25,6 +26,7 @@ from service.engine.messages import (
     Request,
     StepReport,
     ToEngine,
+    Vocabulary,
 )
 
 HEARTBEAT_SECONDS = 1.0
@@ -93,14 +95,21 @@ def serve(engine: Engine, channel: Channel) -> NoReturn:
             channel.wait(seconds=HEARTBEAT_SECONDS)
             engine.stopwatch.restart()
         for message in channel.receive():
-            if isinstance(message, Request):
-                engine.add(message)
-            else:
-                engine.abort(message.request_id)
+            take(message, engine)
         engine.stopwatch.lap("intake")
         events = engine.step()
         channel.send(StepReport(events, engine.stats, engine.record))
         engine.stopwatch.lap("report")
+
+
+def take(message: ToEngine, engine: Engine) -> None:
+    match message:
+        case Request():
+            engine.add(message)
+        case Abort():
+            engine.abort(message.request_id)
+        case Vocabulary():
+            engine.learn(message)
 
 
 def exit_with_parent() -> None:

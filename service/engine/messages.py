@@ -1,7 +1,7 @@
 """The words that the API process and the engine process exchange, as msgspec structs.
 
     API process  -- EngineSpec (once, on stdin) ------------------->  engine process
-                 -- Request, Abort -------------------------------->
+                 -- Vocabulary (once), Request, Abort ------------->
                  <- Loading*, then Failed, or Ready and StepReports -
 
 Only token ids cross; text stays in the API process. Sockets are the business of client and process.
@@ -15,7 +15,8 @@ import msgspec
 from model.batch import SamplingParams, TokenLogprobs
 from service.config import EngineConfig
 
-FinishReason = Literal["stop", "length", "cancelled", "error"]
+FinishReason = Literal["stop", "length", "cancelled", "refused", "error"]
+"""refused: the request itself is at fault, and its message says how."""
 
 
 class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +44,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """None of these runs of ids is generated."""
     allowed: bytes | None = None
     """The ids that may be generated, as in `model.batch.Context`; None: all."""
+    grammar: str = ""
+    """In llguidance's form: the output follows it, up to an end of text; "": anything goes."""
     num_prompt_logprobs: int | None = None
     """k: the logprobs of the prompt's tokens but the first, and of the k most likely beside each.
     Such a request takes nothing from the prefix cache."""
@@ -56,6 +59,16 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Tenants share the engine fairly, by weight, whoever asks for more."""
     weight: float = 1.0
     """The tenant's; 0.1 or more."""
+
+
+class Vocabulary(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """What token ids stand for, which only grammars ask for."""
+
+    tokenizer_json: str
+    """As in a tokenizer.json."""
+    size: int
+    eos_ids: list[int]
+    """Ids that end a text."""
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
@@ -89,7 +102,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     timings: Timings | None = None
     """Told with the finish_reason, unless it is "error" or "cancelled"."""
     message: str = ""
-    """Says what failed, where finish_reason is "error"."""
+    """Says what failed, where finish_reason is "error" or "refused"."""
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,5 +177,5 @@ class StepReport(msgspec.Struct, frozen=True, tag=True):
     record: StepRecord | None = None
 
 
-ToEngine = Request | Abort
+ToEngine = Vocabulary | Request | Abort
 FromEngine = Loading | Ready | Failed | StepReport

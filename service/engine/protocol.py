@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from service.engine.messages import EngineInfo, Event, Request, Stats
+from service.engine.messages import EngineInfo, Event, Request, Stats, Vocabulary
 from service.engine.recorder import FlightRecorder
 
 Phase = Literal["starting", "loading", "ready", "restarting", "failed", "stopped"]
@@ -49,6 +49,9 @@ class Engine(Protocol):
     @property
     def num_restarts(self) -> int:
         """After it was ready for the first time."""
+
+    def learn(self, vocabulary: Vocabulary) -> None:
+        """Call before the first request with a grammar."""
 
     def submit(self, request: Request) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
         """The request's events, the last with a finish_reason. Leaving early cancels the request.

@@ -11,6 +11,7 @@ alone; so all finish.
 
 from model.batch import Batch, SampledToken, StepOutput
 from service.engine.blocks import BlockManager
+from service.engine.grammar import GrammarError
 from service.engine.in_flight import InFlight
 from service.engine.messages import Event
 from service.engine.pace import Pace
@@ -80,10 +81,8 @@ class Scheduler:
                 sequence.prompt_logprobs[sequence.num_computed :] = output.scores[row]
             self._advance(sequence, num)
             sampled = output.sampled[row]
-            if sampled is not None:
-                sequence.token_ids.append(sampled.token_id)
             if sampled is not None or sequence.num_pending == 0:
-                events.append(self._event(sequence, sampled, now=now))
+                events.append(self._extend(sequence, sampled, now=now))
         return events
 
     def take_counts(self) -> Counts:
@@ -184,16 +183,25 @@ class Scheduler:
             for index in range(first, num_full):
                 self.blocks.name(sequence.page_ids[index], hashes[index])
 
+    def _extend(self, sequence: Sequence, sampled: SampledToken | None, *, now: float) -> Event:
+        """Append its new token, if one was wanted, and tell."""
+        try:
+            if sampled is not None:
+                sequence.append(sampled.token_id)
+        except GrammarError as error:
+            self._finish(sequence)
+            return Event(
+                request_id=sequence.request.id, finish_reason="refused", message=str(error)
+            )
+        return self._event(sequence, sampled, now=now)
+
     def _event(self, sequence: Sequence, sampled: SampledToken | None, *, now: float) -> Event:
-        """Tell its new token; a finished sequence leaves and its pages are free at once."""
         is_first = sequence.num_output <= len(sequence.request.output_ids) + 1
         if is_first:
             sequence.got_first_token = now
         reason = sequence.finish_reason
         if reason:
-            self._leave(sequence)
-            self.waiting.give_back(sequence)
-            self._counts.finished += 1
+            self._finish(sequence)
         return Event(
             request_id=sequence.request.id,
             token_ids=[sampled.token_id] if sampled else [],
@@ -203,3 +211,9 @@ class Scheduler:
             finish_reason=reason,
             timings=sequence.timings(now=now) if reason else None,
         )
+
+    def _finish(self, sequence: Sequence) -> None:
+        """Its pages are free at once, and what it left unused its tenant may use."""
+        self._leave(sequence)
+        self.waiting.give_back(sequence)
+        self._counts.finished += 1

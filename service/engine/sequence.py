@@ -9,11 +9,14 @@ from collections.abc import Sequence as ListLike
 
 from model.batch import Context, Row, Scoring, TokenLogprobs
 from service.engine.blocks import page_hash, root_hash
+from service.engine.grammar import Constraint
 from service.engine.messages import FinishReason, Request, Timings
 
 
 class Sequence:
-    def __init__(self, request: Request, *, arrival: int, now: float) -> None:
+    def __init__(
+        self, request: Request, *, arrival: int, now: float, constraint: Constraint | None = None
+    ) -> None:
         self.request = request
         self.arrival = arrival
         """Its place in the order of arrivals; the youngest is preempted first."""
@@ -35,8 +38,10 @@ class Sequence:
         self.admitted = 0.0
         self.got_first_token = 0.0
         self._page_hashes: list[bytes] = []
+        self._constraint = constraint
         self._has_context = bool(
-            request.sampling.has_penalty
+            constraint is not None
+            or request.sampling.has_penalty
             or request.allowed is not None
             or request.min_tokens
             or request.bad_words
@@ -74,6 +79,12 @@ class Sequence:
             return "stop"
         return "length" if self.num_output >= self.request.max_tokens else None
 
+    def append(self, token_id: int) -> None:
+        """Raises GrammarError if its grammar has no place for the token."""
+        self.token_ids.append(token_id)
+        if self._constraint is not None:
+            self._constraint.push([token_id])
+
     def row(self, num_tokens: int) -> Row:
         """The next num_tokens pending tokens as a row; the last pending token brings a new one,
         unless none is wanted."""
@@ -96,7 +107,7 @@ class Sequence:
             known_ids=self.token_ids,
             prompt_len=len(self.request.prompt_ids),
             forbidden_ids=self._forbidden_ids(),
-            allowed=self.request.allowed,
+            allowed=self._constraint.allowed if self._constraint else self.request.allowed,
         )
 
     def _forbidden_ids(self) -> set[int]:

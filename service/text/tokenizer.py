@@ -64,6 +64,10 @@ class Tokenizer:
                 "the text has a lone surrogate, half of a character that takes two: send it whole"
             ) from error
 
+    def to_json(self) -> str:
+        """As in a tokenizer.json."""
+        return self._backend.to_str()
+
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         detokenizer = self.detokenizer(skip_special_tokens=skip_special_tokens)
         return "".join(map(detokenizer.push, ids)) + detokenizer.flush()
