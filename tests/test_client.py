@@ -19,6 +19,7 @@ from service.engine.client import EngineClient
 from service.engine.messages import Event, Request
 from service.engine.protocol import EngineUnavailableError
 from service.engine.recorder import NUM_LOGGED
+from service.metrics import PHASES
 from tests.fake_engine_process import POISON
 from tests.fakes_engine import generate
 from tests.test_grammar import WORDS, request as grammar_request, vocabulary
@@ -84,6 +85,8 @@ async def _streams() -> None:
         numbers = [step.record.number for step in client.recorder.steps]
         assert numbers == list(range(1, len(numbers) + 1))
         assert sum(step.record.num_finished for step in client.recorder.steps) == len(wanted)
+        phases = {phase for step in client.recorder.steps for phase in step.record.phase_seconds}
+        assert phases <= set(PHASES), "the metrics count all that the engine measures"
 
 
 def test_concurrent_streams_get_the_reference_tokens() -> None:

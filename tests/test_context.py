@@ -1,4 +1,4 @@
-"""The app's one middleware: ids, access lines, the last resort."""
+"""The app's outermost middleware: ids, access lines, the last resort."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""The app's one middleware: a request's id, its line in the log, and the last resort.
+"""The app's outermost middleware: a request's id, its line in the log, and the last resort.
 
 Pure ASGI, so that the events of a stream pass through it one by one.
 """
