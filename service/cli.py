@@ -1,4 +1,4 @@
-"""The command line, where octavo is put together: octavo serve | generate | chat | pull.
+"""The command line, where it is all put together: octavo serve | generate | chat | pull | simulate.
 
 Errors that a user can mend are one line on stderr: exit code 2 for the command line's own, 1 for
 the rest.
@@ -17,11 +17,18 @@ from model.errors import ModelError
 from service import app as api, hub, logs, server, terminal
 from service.auth import KeyRing, read_keys
 from service.boot import Boot
-from service.config import ConfigError, EngineConfig, SamplingConfig, ServerConfig
+from service.config import (
+    ConfigError,
+    EngineConfig,
+    SamplingConfig,
+    ServerConfig,
+    SimulationConfig,
+)
 from service.engine import client
 from service.engine.protocol import EngineStatus
 from service.errors import CommandError
 from service.flags import with_knobs
+from service.simulation import run as simulation
 from service.text import model as text
 
 DEFAULT_MODEL = "smollm2-135m"
@@ -123,6 +130,13 @@ def chat(
 def pull(model: ModelArgument = DEFAULT_MODEL) -> None:
     """Fetch MODEL, unless it is here already, and print its path."""
     print(hub.resolve(model))
+
+
+@app.command()
+@with_knobs
+def simulate(*, config: SimulationConfig) -> None:
+    """Play a trace of requests on the engine's scheduler and pages, without a model or waiting."""
+    simulation.run(config)
 
 
 def build(

@@ -10,6 +10,8 @@ from typing import Any
 GIB = 1 << 30
 INT64_END = 1 << 63
 """Messages to the engine count in 64 bits."""
+MOST_SIMULATED = 10_000_000
+"""Of anything that a simulation keeps in memory."""
 
 
 class ConfigError(ValueError):
@@ -30,6 +32,12 @@ def at_least(config: object, least: int, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
         require(value >= least, name, value, f"take {least} or more")
+
+
+def between(config: object, least: int, most: int, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        require(least <= value <= most, name, value, f"take {least} to {most}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,3 +115,42 @@ class SamplingConfig:
         at_least(self, 1, "max_tokens")
         fits = -INT64_END <= (self.seed or 0) < INT64_END
         require(fits, "seed", self.seed, f"take {-INT64_END} to {INT64_END - 1}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulationConfig:
+    """What `octavo simulate` plays, and on which machine."""
+
+    trace: str = knob("", "File of requests; without one, requests are made up.")
+    requests: int = knob(0, "How many to play; 0: all of the trace, or 1000 made-up ones.")
+    rate: float = knob(0.0, "Arrivals per second, in the mean; 0: the trace's, or 1.")
+    prompt_tokens: int = knob(0, "Mean prompt length of made-up requests; 0: 128.")
+    output_tokens: int = knob(0, "Mean output length of made-up requests; 0: 64.")
+    seed: int = knob(0, "Make up the same requests again, or others.")
+    pages: int = knob(4096, "Pages of the KV cache.")
+    page_size: int = knob(16, "Tokens that a page holds.")
+    max_model_len: int = knob(0, "Most tokens of prompt and output; 0: what the pages hold.")
+    max_batch_tokens: int = knob(512, "Most tokens that one step computes.")
+    max_sequences: int = knob(64, "Most requests that are computed in the same step.")
+    step_cost: str = knob(
+        # As the default model's on a laptop: half of what its steps took one core of an AMD EPYC.
+        "base=30ms,prompt=1.2ms,decode=1.1ms,context=6ms",
+        "What a step takes: itself, each prompt token, each decode, 1,000 cached tokens read.",
+    )
+    json: bool = knob(False, "Whether to print JSON.")
+
+    def __post_init__(self) -> None:
+        free = ("requests", "prompt_tokens", "output_tokens", "seed", "max_model_len")
+        between(self, 0, MOST_SIMULATED, *free)
+        between(self, 1, MOST_SIMULATED, "pages", "page_size", "max_batch_tokens")
+        remedy = "take 0.001 to 1000000, or 0"
+        require(self.rate == 0 or 1e-3 <= self.rate <= 1e6, "rate", self.rate, remedy)
+        for name in ("prompt_tokens", "output_tokens", "seed"):
+            value = getattr(self, name)
+            require(not (self.trace and value), name, value, "leave it out: --trace says it")
+        require(
+            1 <= self.max_sequences <= self.max_batch_tokens,
+            "max_sequences",
+            self.max_sequences,
+            f"take 1 to {self.max_batch_tokens}, as --max-batch-tokens allows",
+        )

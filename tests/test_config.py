@@ -5,7 +5,13 @@ from typing import Any
 
 import pytest
 
-from service.config import ConfigError, EngineConfig, SamplingConfig, ServerConfig
+from service.config import (
+    ConfigError,
+    EngineConfig,
+    SamplingConfig,
+    ServerConfig,
+    SimulationConfig,
+)
 
 # A new knob needs a reason in writing, and a line here.
 KNOBS = {
@@ -29,6 +35,21 @@ KNOBS = {
         "log_format",
     ],
     SamplingConfig: ["temperature", "top_p", "max_tokens", "seed"],
+    SimulationConfig: [
+        "trace",
+        "requests",
+        "rate",
+        "prompt_tokens",
+        "output_tokens",
+        "seed",
+        "pages",
+        "page_size",
+        "max_model_len",
+        "max_batch_tokens",
+        "max_sequences",
+        "step_cost",
+        "json",
+    ],
 }
 
 
@@ -76,6 +97,17 @@ def test_defaults_are_valid(config: type[Any]) -> None:
         (SamplingConfig, "max_tokens", 0, "take 1 or more"),
         (SamplingConfig, "seed", 1 << 63, f"take {-1 << 63} to {(1 << 63) - 1}"),
         (SamplingConfig, "seed", (-1 << 63) - 1, f"take {-1 << 63} to {(1 << 63) - 1}"),
+        (SimulationConfig, "requests", -1, "take 0 to 10000000"),
+        (SimulationConfig, "prompt_tokens", 10_000_001, "take 0 to 10000000"),
+        (SimulationConfig, "output_tokens", -1, "take 0 to 10000000"),
+        (SimulationConfig, "seed", -1, "take 0 to 10000000"),
+        (SimulationConfig, "max_model_len", -1, "take 0 to 10000000"),
+        (SimulationConfig, "pages", 0, "take 1 to 10000000"),
+        (SimulationConfig, "page_size", 0, "take 1 to 10000000"),
+        (SimulationConfig, "max_batch_tokens", 0, "take 1 to 10000000"),
+        (SimulationConfig, "max_sequences", 513, "take 1 to 512, as --max-batch-tokens allows"),
+        (SimulationConfig, "rate", -1.0, "take 0.001 to 1000000, or 0"),
+        (SimulationConfig, "rate", float("nan"), "take 0.001 to 1000000, or 0"),
     ],
 )
 def test_bad_values_are_named(config: type[Any], name: str, value: object, remedy: str) -> None:
@@ -88,6 +120,14 @@ def test_a_batch_has_room_for_its_sequences() -> None:
     assert EngineConfig(max_batch_tokens=8, max_sequences=8).max_sequences == 8
     with pytest.raises(ConfigError, match=r"--max-sequences is 9: take 1 to 8"):
         EngineConfig(max_batch_tokens=8, max_sequences=9)
+
+
+@pytest.mark.parametrize("name", ["prompt_tokens", "output_tokens", "seed"])
+def test_what_a_trace_says_is_not_asked_for(name: str) -> None:
+    values: dict[str, Any] = {name: 3}
+    assert getattr(SimulationConfig(**values), name) == 3
+    with pytest.raises(ConfigError, match=rf"--{name.replace('_', '-')} is 3: leave it out"):
+        SimulationConfig(trace="trace.jsonl", **values)
 
 
 @pytest.mark.parametrize(("text", "names"), [("a", ["a"]), (" a, b/c", ["a", "b/c"])])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from service.config import EngineConfig, SamplingConfig, ServerConfig
+from service.config import EngineConfig, SamplingConfig, ServerConfig, SimulationConfig
 
 ROOT = Path(__file__).parent.parent
 PRODUCT = sorted(path for name in ("model", "service") for path in (ROOT / name).rglob("*.py"))
@@ -112,7 +112,7 @@ def cell(default: object) -> str:
 def test_readme_lists_the_knobs() -> None:
     rows = [
         f"| `--{field.name.replace('_', '-')}` | {cell(field.default)} | {field.metadata['help']} |"
-        for config in (EngineConfig, ServerConfig, SamplingConfig)
+        for config in (EngineConfig, ServerConfig, SamplingConfig, SimulationConfig)
         for field in fields(config)
     ]
     listed = re.findall(r"^\| `--.*", (ROOT / "README.md").read_text(), re.MULTILINE)
