@@ -188,11 +188,14 @@ class Metrics:
         self._generation_tokens.inc(num_tokens)
         self._request_generation.observe(num_tokens)
 
-    def stages_ended(self, *, queue: float, prefill: float, decode: float) -> None:
-        """The seconds of a sequence that the engine brought to its end."""
-        self._queue.observe(queue)
-        self._prefill.observe(prefill)
-        self._decode.observe(decode)
+    def prefill_ended(self, *, queue_seconds: float, prefill_seconds: float) -> None:
+        """A sequence got its first token."""
+        self._queue.observe(queue_seconds)
+        self._prefill.observe(prefill_seconds)
+
+    def decode_ended(self, seconds: float) -> None:
+        """It got its last."""
+        self._decode.observe(seconds)
 
     def call_rejected(self, reason: Rejection) -> None:
         self._rejections[reason].inc()

@@ -64,7 +64,8 @@ def test_no_traffic_adds_series() -> None:
     metrics.prompt_ended(num_tokens=10**9)
     metrics.first_token(1e-9)
     metrics.next_token(1e9)
-    metrics.stages_ended(queue=1e9, prefill=0, decode=1e-9)
+    metrics.prefill_ended(queue_seconds=1e9, prefill_seconds=0)
+    metrics.decode_ended(1e-9)
     metrics.step_ended(dict.fromkeys((*PHASES, "a phase of the future"), 1e9), **STEP)
     assert metrics.render().count(b"\n") == before
 

@@ -12,7 +12,6 @@ class SequenceClock:
     """Measures when the tokens of one sequence come."""
 
     def __init__(self, arrived: float, metrics: Metrics) -> None:
-        self._submitted = time.monotonic()
         self._first: float | None = None
         self._last = arrived
         self._observe = metrics.first_token
@@ -27,26 +26,27 @@ class SequenceClock:
             self._first = self._first or now
             self._last = now
         if event.timings is not None:
-            self._end(event.timings)
+            self._take(event.timings)
 
-    def _end(self, timings: Timings) -> None:
+    def _take(self, timings: Timings) -> None:
+        if self._engines is None:
+            self._metrics.prefill_ended(
+                queue_seconds=timings.queue_seconds, prefill_seconds=timings.prefill_seconds
+            )
         self._engines = timings
-        self._metrics.stages_ended(
-            queue=timings.queue_seconds,
-            prefill=timings.prefill_seconds,
-            decode=timings.decode_seconds,
-        )
+
+    def end(self) -> None:
+        """Nothing more will come."""
+        if self._first is not None:
+            self._metrics.decode_ended(self._last - self._first)
 
     def as_dict(self) -> dict[str, object]:
-        """Null is what nobody knows: the engine tells its part of sequences that it ended itself,
-        not of those that a stop string or a deadline ended here."""
+        """Null where no token ever came."""
         first, engines = self._first, self._engines
         return {
-            "prompt_ms": None if first is None else _ms(first - self._submitted),
-            "predicted_ms": None if first is None else _ms(self._last - first),
             "queue_ms": None if engines is None else _ms(engines.queue_seconds),
             "prefill_ms": None if engines is None else _ms(engines.prefill_seconds),
-            "decode_ms": None if engines is None else _ms(engines.decode_seconds),
+            "decode_ms": None if first is None else _ms(self._last - first),
             "preemptions": None if engines is None else engines.num_preemptions,
         }
 

@@ -138,6 +138,7 @@ class Generation:
             outcome = "cancelled"
             raise
         finally:
+            clock.end()
             self._count(outcome, choice)
 
     async def _end_late(self, emit: Emit) -> None:

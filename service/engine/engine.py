@@ -40,7 +40,6 @@ class Engine:
         self._events: list[Event] = []
         self._num_arrivals = 0
         self._num_steps = 0
-        self._num_preemptions = 0
 
     @property
     def info(self) -> EngineInfo:
@@ -59,8 +58,6 @@ class Engine:
             num_waiting=len(self._scheduler.waiting),
             num_free_pages=self._blocks.num_free,
             num_pages=self._blocks.num_pages,
-            num_steps=self._num_steps,
-            num_preemptions=self._num_preemptions,
         )
 
     @property
@@ -135,7 +132,6 @@ class Engine:
         self._num_steps += 1
         self.stopwatch.lap("commit")
         counts = self._scheduler.take_counts()
-        self._num_preemptions += counts.preempted
         return StepRecord(
             number=self._num_steps,
             started=started,

@@ -82,9 +82,8 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
     """Until it was first taken into a step."""
     prefill_seconds: float
     """From then to its first new token."""
-    decode_seconds: float
-    """From then to its last."""
     num_preemptions: int
+    """So far."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -100,7 +99,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Prompt tokens that the prefix cache supplied; told once, with the first token."""
     finish_reason: FinishReason | None = None
     timings: Timings | None = None
-    """Told with the finish_reason, unless it is "error" or "cancelled"."""
+    """Told with the first token, and with the finish_reason "stop" or "length"."""
     message: str = ""
     """Says what failed, where finish_reason is "error" or "refused"."""
 
@@ -112,8 +111,6 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     num_waiting: int = 0
     num_free_pages: int = 0
     num_pages: int = 0
-    num_steps: int = 0
-    num_preemptions: int = 0
 
 
 class StepRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -209,7 +209,7 @@ class Scheduler:
             prompt_logprobs=sequence.prompt_logprobs if is_first else (),
             num_cached_tokens=(sequence.num_cached or 0) if sequence.num_output <= 1 else 0,
             finish_reason=reason,
-            timings=sequence.timings(now=now) if reason else None,
+            timings=sequence.timings if reason or is_first else None,
         )
 
     def _finish(self, sequence: Sequence) -> None:

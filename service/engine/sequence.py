@@ -152,10 +152,10 @@ class Sequence:
         parent = self._page_hashes[index - 1] if index else root_hash(self.request.cache_salt)
         return page_hash(parent, token_ids)
 
-    def timings(self, *, now: float) -> Timings:
+    @property
+    def timings(self) -> Timings:
         return Timings(
             queue_seconds=self.admitted - self.arrived,
             prefill_seconds=self.got_first_token - self.admitted,
-            decode_seconds=now - self.got_first_token,
             num_preemptions=self.num_preemptions,
         )
