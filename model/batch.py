@@ -12,7 +12,7 @@ A sequence of five known tokens whose first two are already in the cache, in pag
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +65,10 @@ class Context:
     """Bit i % 8 of byte i // 8, the lowest first, says whether id i may be drawn; None: all may."""
 
 
+Pooling = Literal["last", "mean"]
+"""What makes one vector of a sequence's tokens: the last one's, or the mean of all."""
+
+
 @dataclass(frozen=True, slots=True)
 class Scoring:
     """Asks for the logprobs of tokens that are known already."""
@@ -90,6 +94,7 @@ class Row:
     context: Context | None = None
     """None where the parameters say it all, as they mostly do."""
     scoring: Scoring | None = None
+    pooling: Pooling | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +133,9 @@ class StepOutput:
     sampled: Sequence[SampledToken | None]
     scores: Mapping[int, Sequence[TokenLogprobs]] = field(default_factory=dict)
     """By the number of the row, for rows with a scoring."""
+    pooled: Mapping[int, Sequence[float]] = field(default_factory=dict)
+    """By the number of the row, for rows with a pooling: the last token's vector, or the sum of
+    those of all tokens of the row; as the head would get them."""
     phase_seconds: Mapping[str, float] = field(default_factory=dict)
     """Where the run's time went, by phase, in order; as far as the runner tells."""
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from model.attention.reference import PAGE_SIZE
 from model.batch import (
     Batch,
+    Pooling,
     Row,
     SampledToken,
     SamplingParams,
@@ -65,18 +66,21 @@ class TorchRunner:
         drawn = iter(self._sample(logits_SV, [row for row in rows if row.sampling]))
         sampled: list[SampledToken | None] = [None] * len(rows)
         scores: dict[int, list[TokenLogprobs]] = {}
+        pooled: dict[int, list[float]] = {}
         parts = torch.split(x_TW, packed.query_lens_S.tolist())
         for index, row, x_QW in zip(order, rows, parts, strict=True):
             if row.sampling:
                 sampled[index] = next(drawn)
             if row.scoring:
                 scores[index] = self._score(x_QW, row.scoring)
+            if row.pooling:
+                pooled[index] = self._pool(x_QW, row.pooling)
         phases = {
             "pack": packed_at - started,
             "forward": computed_at - packed_at,
             "sample": time.perf_counter() - computed_at,
         }
-        return StepOutput(sampled, scores, phases)
+        return StepOutput(sampled, scores, pooled, phases)
 
     def _sample(self, logits_SV: Tensor, rows: list[Row]) -> list[SampledToken]:
         positions = [row.start + len(row.token_ids) for row in rows]
@@ -92,6 +96,10 @@ class TorchRunner:
             counts = [scoring.num_logprobs] * len(ids)
             scores += logprobs_of(logits_SV, torch.tensor(ids), counts).values()
         return scores
+
+    def _pool(self, x_QW: Tensor, pooling: Pooling) -> list[float]:
+        used_QW = x_QW[-1:] if pooling == "last" else x_QW
+        return self._model.norm(used_QW).float().sum(0).tolist()
 
     def warm_up(self) -> None:
         """A prompt beside a decode, so that no request pays for what PyTorch sets up at first use.

@@ -59,7 +59,9 @@ class FakeRunner:
             self._write(row)
         sampled = [self._sample(row) for row in batch.rows]
         return StepOutput(
-            sampled, {i: self._score(row) for i, row in enumerate(batch.rows) if row.scoring}
+            sampled,
+            {i: self._score(row) for i, row in enumerate(batch.rows) if row.scoring},
+            {i: self._pool(row) for i, row in enumerate(batch.rows) if row.pooling},
         )
 
     def _slot(self, row: Row, position: int) -> tuple[int, int]:
@@ -92,6 +94,10 @@ class FakeRunner:
         token_ids = [*self._read(row)[: row.start + 1], *row.scoring.token_ids]
         assert token_ids[row.start :][: len(row.token_ids)] == list(row.token_ids)
         return score(token_ids)[row.start :]
+
+    def _pool(self, row: Row) -> list[float]:
+        ids = self._read(row)[row.start :] if row.pooling == "mean" else self._read(row)[-1:]
+        return [float(sum(ids)), 1.0 * len(ids)]
 
     def _read(self, row: Row) -> list[int]:
         end = row.start + len(row.token_ids)

@@ -371,3 +371,31 @@ def test_penalties_and_masks_reach_the_runner_with_what_they_need() -> None:
     assert [c.prompt_len for c in counting] == [3, 3]
     assert list(counting[0].known_ids)[:3] == prompt(3)
     assert [c.allowed for c in contexts if c not in counting] == [bytes([255] * 7)] * 2
+
+
+@pytest.mark.parametrize("max_batch_tokens", [3, 16])
+@pytest.mark.parametrize("num_pages", [5, 16])
+def test_a_prompts_vector_is_of_all_its_tokens_whatever_its_chunks(
+    max_batch_tokens: int, num_pages: int
+) -> None:
+    engine, _ = make_engine(num_pages=num_pages, max_batch_tokens=max_batch_tokens, max_sequences=2)
+    for name in "abc":
+        engine.add(Request(id=name, prompt_ids=prompt(11), max_tokens=0, pooling="mean"))
+        engine.add(Request(id=f"last {name}", prompt_ids=prompt(11), max_tokens=0, pooling="last"))
+    events = run(engine)
+    for name in "abc":
+        (mean,) = events[name]
+        assert mean.embedding == [sum(prompt(11)), 11]
+        assert mean.finish_reason == "length"
+        (last,) = events[f"last {name}"]
+        assert last.embedding == [prompt(11)[-1], 1]
+
+
+def test_preemption_amid_a_prompt_leaves_its_vector_whole() -> None:
+    engine, _ = make_engine(num_pages=6, max_batch_tokens=4)
+    engine.add(Request(id="old", prompt_ids=prompt(4), max_tokens=6))
+    engine.step()
+    engine.add(Request(id="young", prompt_ids=prompt(16, start=5), max_tokens=0, pooling="mean"))
+    (event,) = run(engine)["young"]
+    assert num_preemptions([event]) == 1
+    assert event.embedding == [sum(prompt(16, start=5)), 16]

@@ -1,10 +1,12 @@
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
+from transformers import LlamaForCausalLM
 
 from model.batch import Batch, Row, SampledToken, SamplingParams, Scoring
 from model.errors import ModelError
@@ -214,3 +216,22 @@ def test_copied_pages_serve_as_well_as_the_first(runner: TorchRunner) -> None:
     last = Row(ids[-1:], 9, [20], GREEDY)
     (token,) = runner.run(Batch([last], copies=[(0, 20)])).sampled
     assert token == expected
+
+
+@pytest.mark.parametrize("cuts", [[], [1], [7, 20]])
+def test_vectors_are_those_of_the_tokens_in_any_chunks(folder: Path, cuts: list[int]) -> None:
+    runner, ids = load(folder), list(prompt(40, 0).token_ids)
+    transformers_model = LlamaForCausalLM.from_pretrained(folder)
+    with torch.inference_mode():
+        reference = transformers_model.model(torch.tensor([ids])).last_hidden_state[0]
+    bounds = [0, *cuts, 40]
+    total = torch.zeros(CONFIG.hidden_size)
+    for start, end in pairwise(bounds):
+        for pooling in ("last", "mean"):
+            row = Row(ids[start:end], start, range(4), None, pooling=pooling)
+            output = runner.run(Batch([prompt(3, 2), row]))
+            vector = torch.tensor(output.pooled[1])
+            expected = reference[start:end].sum(0) if pooling == "mean" else reference[end - 1]
+            torch.testing.assert_close(vector, expected, rtol=1e-4, atol=1e-4)
+        total += vector
+    torch.testing.assert_close(total, reference.sum(0), rtol=1e-4, atol=1e-3)

@@ -98,7 +98,8 @@ class Engine:
         """Why a request can never run; empty if it can. The routes refuse such requests earlier."""
         info = self.info
         num_tokens = len(request.prompt_ids) + request.max_tokens
-        if not request.prompt_ids or request.max_tokens < (request.num_prompt_logprobs is None):
+        asks_about_prompt = request.num_prompt_logprobs is not None or request.pooling
+        if not request.prompt_ids or request.max_tokens < (not asks_about_prompt):
             return "a request needs at least one prompt token and one token to generate"
         if num_tokens > info.max_model_len:
             return f"{num_tokens} tokens of prompt and output exceed {info.max_model_len}"

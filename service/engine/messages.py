@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from model.batch import SamplingParams, TokenLogprobs
+from model.batch import Pooling, SamplingParams, TokenLogprobs
 from service.config import EngineConfig
 
 FinishReason = Literal["stop", "length", "cancelled", "refused", "error"]
@@ -34,7 +34,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     id: str
     prompt_ids: list[int]
     max_tokens: int
-    """0 generates nothing, where the prompt's logprobs are asked for."""
+    """0 generates nothing, where logprobs or the vector of the prompt are asked for."""
     min_tokens: int = 0
     """No stop token is drawn before there are this many tokens."""
     sampling: SamplingParams = SamplingParams()
@@ -44,6 +44,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """None of these runs of ids is generated."""
     allowed: bytes | None = None
     """The ids that may be generated, as in `model.batch.Context`; None: all."""
+    pooling: Pooling | None = None
+    """Asks for the prompt's vector, and for nothing to be generated."""
     grammar: str = ""
     """In llguidance's form: the output follows it, up to an end of text; "": anything goes."""
     num_prompt_logprobs: int | None = None
@@ -95,6 +97,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """As many as token_ids where the request asked for logprobs, else none."""
     prompt_logprobs: Sequence[TokenLogprobs] = ()
     """Told once, with the first token, or with the end where none is generated."""
+    embedding: Sequence[float] = ()
+    """Told with the end, where a pooling was asked for."""
     num_cached_tokens: int = 0
     """Prompt tokens that the prefix cache supplied; told once, with the first token."""
     finish_reason: FinishReason | None = None

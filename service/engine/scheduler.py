@@ -79,6 +79,8 @@ class Scheduler:
         for row, (sequence, num) in enumerate(self._plan.items()):
             if row in output.scores:
                 sequence.prompt_logprobs[sequence.num_computed :] = output.scores[row]
+            if row in output.pooled:
+                sequence.pool(output.pooled[row])
             self._advance(sequence, num)
             sampled = output.sampled[row]
             if sampled is not None or sequence.num_pending == 0:
@@ -207,6 +209,7 @@ class Scheduler:
             token_ids=[sampled.token_id] if sampled else [],
             logprobs=[sampled.logprobs] if sampled and sampled.logprobs else [],
             prompt_logprobs=sequence.prompt_logprobs if is_first else (),
+            embedding=sequence.embedding if reason else (),
             num_cached_tokens=(sequence.num_cached or 0) if sequence.num_output <= 1 else 0,
             finish_reason=reason,
             timings=sequence.timings if reason or is_first else None,

@@ -33,6 +33,8 @@ class Sequence:
         self.num_cached: int | None = None
         """Tokens that the prefix cache supplied when it first ran; None: not yet."""
         self.prompt_logprobs: list[TokenLogprobs] = []
+        self.embedding: list[float] = []
+        """Of the tokens computed so far."""
         self.num_preemptions = 0
         self.arrived = now
         self.admitted = 0.0
@@ -74,6 +76,18 @@ class Sequence:
         return self.request.num_prompt_logprobs is not None and self.num_output == 0
 
     @property
+    def skips_nothing(self) -> bool:
+        """Whether what it asks for needs all its tokens computed, and nothing from the cache."""
+        return self.scores_prompt or self.request.pooling == "mean"
+
+    def pool(self, vector: ListLike[float]) -> None:
+        """Take in the vector of a row; call before its tokens count as computed."""
+        if self.request.pooling == "last" or self.num_computed == 0:
+            self.embedding = list(vector)
+            return
+        self.embedding = [a + b for a, b in zip(self.embedding, vector, strict=True)]
+
+    @property
     def finish_reason(self) -> FinishReason | None:
         if self.num_output and self.token_ids[-1] in self.request.stop_token_ids:
             return "stop"
@@ -98,6 +112,7 @@ class Sequence:
             self.request.sampling if draws else None,
             self._context() if draws else None,
             self._scoring(end) if self.scores_prompt else None,
+            self.request.pooling,
         )
 
     def _context(self) -> Context | None:
@@ -133,7 +148,7 @@ class Sequence:
 
     def fix_prefix(self, *, page_size: int) -> None:
         """Call before it is queued, for the first time or again with more known tokens."""
-        self.prefix_len = 0 if self.scores_prompt else len(self.token_ids) - 1
+        self.prefix_len = 0 if self.skips_nothing else len(self.token_ids) - 1
         num_full = self.prefix_len // page_size
         self.prefix_names = self.page_hashes(num_full, page_size=page_size)
         tail = self.token_ids[num_full * page_size : self.prefix_len]
