@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 
 from model.batch import TokenLogprobs
 from service.api.choice import Choice, Delta
-from service.api.schema import GenerationRequest
+from service.api.schema_generation import GenerationRequest
 from service.engine.messages import Event
 from service.text.stops import StopChecker
 from tests.fakes import END, START, make_text

@@ -9,7 +9,7 @@ import pytest
 
 from service.api.errors import ApiError
 from service.api.prompts import INLINE_CHARS, encode_chat, encode_prompts, max_new_tokens
-from service.api.schema import Message
+from service.api.schema_messages import Message
 from service.api.served import Serving
 from service.engine.messages import EngineInfo
 from service.text.chat_template import ChatTemplate

@@ -19,13 +19,9 @@ from pydantic import BaseModel, ValidationError
 
 from service.api.body import parse
 from service.api.errors import ApiError
-from service.api.schema import (
-    ChatRequest,
-    CompletionRequest,
-    GenerationRequest,
-    Message,
-    StreamOptions,
-)
+from service.api.schema import ChatRequest, CompletionRequest
+from service.api.schema_generation import GenerationRequest, StreamOptions
+from service.api.schema_messages import Message
 from service.api.unsupported import NEUTRAL, find_unsupported
 
 ROUTES = [ChatRequest, CompletionRequest]

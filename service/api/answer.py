@@ -14,7 +14,7 @@ from starlette.responses import Response
 from service.api.choice import Delta, LogprobEntry
 from service.api.generation import Generation
 from service.api.responses import JsonResponse
-from service.api.schema import StreamOptions
+from service.api.schema_generation import StreamOptions
 from service.api.served import Ticket
 from service.api.sse import EventStream, Write, event, while_connected
 

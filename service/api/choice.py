@@ -12,7 +12,7 @@ from itertools import repeat
 from typing import Literal
 
 from model.batch import TokenLogprobs
-from service.api.schema import GenerationRequest
+from service.api.schema_generation import GenerationRequest
 from service.engine.messages import Event
 from service.text.stops import StopChecker
 from service.text.tokenizer import Tokenizer

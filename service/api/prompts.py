@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from service.api.errors import ApiError, bad_request
-from service.api.schema import Message, Prompt
+from service.api.schema import Prompt
+from service.api.schema_messages import Message
 from service.api.served import Serving
 from service.text.chat_template import ChatTemplateError
 
