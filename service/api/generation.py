@@ -123,7 +123,7 @@ class Generation:
                 async for event in events:
                     place.leave(time.monotonic(), computed=bool(event.token_ids))
                     clock.tick(event)
-                    delta = choice.push(_checked(event))
+                    delta = choice.push(checked(event))
                     if choice.finish_reason is not None:
                         break  # leave before the last delta is sent to a client that may be slow
                     if delta.text:
@@ -172,7 +172,7 @@ class Generation:
         )
 
 
-def _checked(event: Event) -> Event:
+def checked(event: Event) -> Event:
     """Raises where the engine couldn't bring the sequence to an end of its own."""
     if event.finish_reason == "refused":
         raise bad_request(f"This request can't be computed: {event.message}.")

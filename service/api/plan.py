@@ -29,7 +29,7 @@ def plan(
             max_tokens=limits[number],
             sampling=_sampling(asked, seed=derive_seed(seed, i), serving=serving),
             stop_token_ids=stop_ids,
-            cache_salt=_salt(ticket.caller.tenant, asked),
+            cache_salt=salt_of(ticket.caller.tenant, asked.cache_salt),
             priority=asked.priority,
             tenant=ticket.caller.tenant.name,
             weight=ticket.caller.tenant.weight,
@@ -70,7 +70,7 @@ def derive_seed(seed: int, choice: int) -> int:
     return int.from_bytes(digest, "big", signed=True)
 
 
-def _salt(tenant: Tenant, asked: AnyRequest) -> str:
+def salt_of(tenant: Tenant, asked_salt: str | None) -> str:
     """Each key's requests have pages of their own; a name has no slash in it."""
-    salt = asked.cache_salt or ""
+    salt = asked_salt or ""
     return f"{tenant.name}/{salt}" if tenant.name else salt
