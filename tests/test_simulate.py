@@ -328,6 +328,12 @@ def test_tenants_are_told_apart_while_they_wait() -> None:
     assert "Jain's index" in to_text(report)
 
 
+def test_tenants_that_never_wait_together_have_no_index() -> None:
+    report = report_of([ask(0.0, tenant="a"), ask(100.0, tenant="b")])
+    assert report.jain_index is None
+    assert to_text(report).splitlines()[-1].split() == ["b", "1", "7"]
+
+
 # The command
 
 
