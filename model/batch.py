@@ -118,6 +118,8 @@ class TokenLogprobs:
     chosen: float
     top: Sequence[tuple[int, float]]
     """(vocabulary id, logprob), most likely first."""
+    rank: int = 0
+    """The chosen token's: one more than there are likelier ones; 0: not told."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -227,10 +227,19 @@ def logprobs_of(
     rows = list(counts)
     logits_SV = _take(logits_SV, rows)
     logprobs_SV = logits_SV.log_softmax(-1)
-    chosen_S = logprobs_SV.gather(-1, ids_S[rows][:, None])[:, 0].tolist()
+    chosen_S1 = logprobs_SV.gather(-1, ids_S[rows][:, None])
+    chosen = zip(chosen_S1[:, 0].tolist(), _ranks(logprobs_SV, chosen_S1), strict=True)
     ids_SW = ranked_ids(logits_SV, min(max(counts.values()), logits_SV.shape[-1]))
     tops = zip(ids_SW.tolist(), logprobs_SV.gather(-1, ids_SW).tolist(), strict=True)
     return {
-        row: TokenLogprobs(chosen, list(zip(ids, values, strict=True))[: counts[row]])
-        for row, chosen, (ids, values) in zip(rows, chosen_S, tops, strict=True)
+        row: TokenLogprobs(logprob, list(zip(ids, values, strict=True))[: counts[row]], rank)
+        for row, (logprob, rank), (ids, values) in zip(rows, chosen, tops, strict=True)
     }
+
+
+def _ranks(logprobs_SV: torch.Tensor, chosen_S1: torch.Tensor) -> list[int]:
+    """1 for the likeliest. Counts in bytes, a block at a time, in an eighth of a sum's time."""
+    likelier_SV = (logprobs_SV > chosen_S1).view(torch.uint8)
+    blocks = likelier_SV.view(len(likelier_SV), -1, math.gcd(likelier_SV.shape[-1], 128))
+    num_likelier_S = blocks.sum(-1, dtype=torch.uint8).sum(-1)
+    return (num_likelier_S + 1).tolist()

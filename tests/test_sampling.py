@@ -347,3 +347,14 @@ def test_noise_is_uncorrelated_across_rows_and_ids(rows: list[tuple[int, int]]) 
         shifted = (noise_SV[1:, lag:] * noise_SV[:-1, :-lag]).sum(-1) / math.sqrt(num_ids - lag)
         assert within.abs().max().item() < 5
         assert shifted.abs().max().item() < 5
+
+
+@pytest.mark.parametrize("vocab_size", [10, 257, 4096])
+def test_a_tokens_rank_is_one_more_than_there_are_likelier_ones(vocab_size: int) -> None:
+    rng = random.Random(vocab_size)
+    logits = [float(rng.randrange(vocab_size)) for _ in range(vocab_size)]
+    logits_SV = torch.tensor(logits).expand(20, -1)
+    params = SamplingParams(num_logprobs=0, temperature=2.0)
+    for token in Sampler(vocab_size).sample(logits_SV, range(20), [params] * 20):
+        assert token.logprobs is not None
+        assert token.logprobs.rank == 1 + sum(x > logits[token.token_id] for x in logits)
