@@ -19,6 +19,11 @@ class PackedLinear(nn.Module):
         self.register_buffer("weight", packed, persistent=False)
 
     def forward(self, x_TI: Tensor) -> Tensor:
+        if len(x_TI) == 1:  # a row alone is summed in another order on CPUs with AVX-512
+            return self._product(x_TI.expand(2, -1))[:1]
+        return self._product(x_TI)
+
+    def _product(self, x_TI: Tensor) -> Tensor:
         return torch.ops.mkldnn._linear_pointwise(x_TI, self.weight, None, "none", [], "")
 
 
