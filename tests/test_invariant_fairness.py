@@ -93,6 +93,17 @@ def test_ten_aggressors_leave_a_small_tenant_its_part() -> None:
     assert share_of_due(small, small, *aggressors) == pytest.approx(1.0, abs=0.1)
 
 
+@pytest.mark.parametrize("num_waiting", [1, 2, 4])
+@pytest.mark.parametrize("num_aggressors", [1, 10])
+def test_a_tenant_with_few_requests_at_a_time_gets_its_part(
+    num_waiting: int, num_aggressors: int
+) -> None:
+    small = Tenant(name="small", least_waiting=num_waiting)
+    aggressors = [Tenant(name=f"aggressor{n}", least_waiting=20) for n in range(num_aggressors)]
+    serve(small, *aggressors)
+    assert share_of_due(small, small, *aggressors) == pytest.approx(1.0, abs=0.1)
+
+
 def test_bursts_get_no_more() -> None:
     small = Tenant(name="small", burst=5)
     aggressor = Tenant(name="aggressor", burst=200)

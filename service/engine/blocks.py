@@ -51,6 +51,8 @@ class BlockManager:
     def grow(self, page_ids: list[int], *, num_tokens: int) -> bool:
         """Extend a page table to hold num_tokens. False, changing nothing, if pages lack."""
         num_missing = self.num_pages_for(num_tokens) - len(page_ids)
+        if num_missing <= 0:
+            return True
         if num_missing > self.num_free:
             return False
         page_ids.extend(self._take() for _ in range(num_missing))

@@ -53,7 +53,6 @@ class Scheduler:
         if sequence is None:
             return self.waiting.remove(request_id) is not None
         self._leave(sequence)
-        self.waiting.give_back(sequence)
         return True
 
     def schedule(self, *, now: float = 0.0) -> Batch:
@@ -173,6 +172,7 @@ class Scheduler:
             sequence.num_cached = sequence.num_computed
             self._counts.queried_tokens += sequence.num_tokens
             self._counts.hit_tokens += sequence.num_computed
+            self.waiting.charge(sequence, -sequence.num_computed)
 
     def _advance(self, sequence: Sequence, num_tokens: int) -> None:
         """Count tokens as computed and name the pages that they filled."""
@@ -190,33 +190,30 @@ class Scheduler:
         try:
             if sampled is not None:
                 sequence.append(sampled.token_id)
+                self.waiting.charge(sequence, 1)
         except GrammarError as error:
-            self._finish(sequence)
+            self._leave(sequence)
             return Event(
                 request_id=sequence.request.id, finish_reason="refused", message=str(error)
             )
         return self._event(sequence, sampled, now=now)
 
     def _event(self, sequence: Sequence, sampled: SampledToken | None, *, now: float) -> Event:
-        is_first = sequence.num_output <= len(sequence.request.output_ids) + 1
+        request, num_output = sequence.request, sequence.num_output
+        is_first = num_output <= len(request.output_ids) + 1
         if is_first:
             sequence.got_first_token = now
         reason = sequence.finish_reason
         if reason:
-            self._finish(sequence)
+            self._leave(sequence)
+            self._counts.finished += 1
         return Event(
-            request_id=sequence.request.id,
+            request_id=request.id,
             token_ids=[sampled.token_id] if sampled else [],
             logprobs=[sampled.logprobs] if sampled and sampled.logprobs else [],
             prompt_logprobs=sequence.prompt_logprobs if is_first else (),
             embedding=sequence.embedding if reason else (),
-            num_cached_tokens=(sequence.num_cached or 0) if sequence.num_output <= 1 else 0,
+            num_cached_tokens=(sequence.num_cached or 0) if num_output <= 1 else 0,
             finish_reason=reason,
             timings=sequence.timings if reason or is_first else None,
         )
-
-    def _finish(self, sequence: Sequence) -> None:
-        """Its pages are free at once, and what it left unused its tenant may use."""
-        self._leave(sequence)
-        self.waiting.give_back(sequence)
-        self._counts.finished += 1

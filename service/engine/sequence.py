@@ -62,15 +62,6 @@ class Sequence:
         return len(self.token_ids) - self.num_computed
 
     @property
-    def cost(self) -> int:
-        """In tokens, of what is left to compute and may be generated."""
-        return len(self.token_ids) + self.unused_cost
-
-    @property
-    def unused_cost(self) -> int:
-        return self.request.max_tokens - self.num_output
-
-    @property
     def scores_prompt(self) -> bool:
         """Whether logprobs of its prompt are still to be told."""
         return self.request.num_prompt_logprobs is not None and self.num_output == 0
