@@ -1,6 +1,6 @@
 """How many prompt tokens go beside decodes: learnt from what steps took."""
 
-from service.engine.pace import FIRST_TOKENS, LEAST_TOKENS, MOST_SLOWDOWN, Pace
+from service.engine.pace import FIRST_TOKENS, LEAST_TOKENS, MOST_MIXED_STEPS, MOST_SLOWDOWN, Pace
 
 
 class Machine:
@@ -21,14 +21,30 @@ class Machine:
         )
 
 
-def test_nothing_is_known_at_first() -> None:
-    assert Pace().num_prompt_tokens(4) == FIRST_TOKENS
-
-
-def test_with_decodes_alone_seen_the_first_chunk_is_still_small() -> None:
+def test_at_first_decodes_go_alone_then_beside_a_small_chunk() -> None:
     machine = Machine(token_seconds=0.001)
+    assert machine.pace.num_prompt_tokens(4) == 0
     machine.step(4, 0)
     assert machine.pace.num_prompt_tokens(4) == FIRST_TOKENS
+
+
+def test_now_and_then_decodes_go_alone_to_be_measured_again() -> None:
+    machine = Machine(token_seconds=0.001)
+    machine.step(4, 0)
+    chunks = []
+    for _ in range(3 * MOST_MIXED_STEPS):
+        chunks.append(machine.pace.num_prompt_tokens(4))
+        machine.step(4, chunks[-1])
+    assert 0 < chunks.count(0) <= 3
+    assert chunks.index(0) == MOST_MIXED_STEPS
+
+
+def test_a_flood_from_a_cold_start_finds_its_pace() -> None:
+    machine = Machine(token_seconds=0.0001)
+    machine.step(0, 512)
+    for num_decodes in range(1, 60):
+        machine.step(num_decodes, machine.pace.num_prompt_tokens(num_decodes))
+    assert machine.pace.num_prompt_tokens(60) > 500
 
 
 def test_a_chunk_fills_the_time_that_decodes_may_lose() -> None:

@@ -10,7 +10,9 @@ MOST_SLOWDOWN = 3.0
 LEAST_TOKENS = 16
 """However slow they are: a prompt must get on."""
 FIRST_TOKENS = 32
-"""While nothing is known."""
+"""While it isn't known what one takes."""
+MOST_MIXED_STEPS = 32
+"""In a row; then decodes go alone once, so that it stays known what they take."""
 NEWEST_SHARE = 0.5
 """Of a measurement in the estimate that it updates."""
 
@@ -19,23 +21,29 @@ class Pace:
     def __init__(self) -> None:
         self._decode_seconds: dict[int, float] = {}  # a step's, by size class of its decodes
         self._token_seconds = 0.0  # of one prompt token
+        self._num_mixed_steps = 0
 
     def num_prompt_tokens(self, num_decodes: int) -> int:
-        """The most that shall go beside this many decodes."""
-        alone = self._seconds_alone(num_decodes)
-        if not alone or not self._token_seconds:
+        """The most that shall go beside this many decodes; 0 where these should go alone."""
+        if not self._decode_seconds or self._num_mixed_steps >= MOST_MIXED_STEPS:
+            return 0
+        if not self._token_seconds:
             return FIRST_TOKENS
-        return max(LEAST_TOKENS, int((MOST_SLOWDOWN - 1) * alone / self._token_seconds))
+        spare = (MOST_SLOWDOWN - 1) * self._seconds_alone(num_decodes)
+        return max(LEAST_TOKENS, int(spare / self._token_seconds))
 
     def observe(self, *, num_decodes: int, num_prompt_tokens: int, seconds: float) -> None:
         """Learn from a step."""
         if num_prompt_tokens == 0:
             size = num_decodes.bit_length()
             self._decode_seconds[size] = _blend(self._decode_seconds.get(size, 0.0), seconds)
+            self._num_mixed_steps = 0
             return
-        extra = seconds - self._seconds_alone(num_decodes) if num_decodes else seconds
-        if extra > 0:
-            self._token_seconds = _blend(self._token_seconds, extra / num_prompt_tokens)
+        if num_decodes:
+            self._num_mixed_steps += 1
+            seconds -= self._seconds_alone(num_decodes)
+        if seconds > 0:
+            self._token_seconds = _blend(self._token_seconds, seconds / num_prompt_tokens)
 
     def _seconds_alone(self, num_decodes: int) -> float:
         """Of the nearest size seen, a smaller one if there is one; 0 if none was seen."""
