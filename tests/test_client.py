@@ -216,7 +216,7 @@ async def _crash_loading() -> None:
 
 
 def test_an_engine_that_never_gets_ready_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "FIRST_BACKOFF_SECONDS", 0.001)
+    monkeypatch.setattr(client_module, "BACKOFF_SECONDS", 0.001)
     asyncio.run(_crash_loading())
 
 
@@ -235,7 +235,7 @@ async def _no_process() -> None:
 
 
 def test_a_process_that_cannot_be_started_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "FIRST_BACKOFF_SECONDS", 0.001)
+    monkeypatch.setattr(client_module, "BACKOFF_SECONDS", 0.001)
     asyncio.run(_no_process())
 
 

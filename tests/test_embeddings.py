@@ -10,7 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from service.api.embeddings import unit
+from service.api.caller import Caller
+from service.api.embeddings import Embedding, EmbeddingRequest, unit
+from service.api.errors import ApiError
 from service.engine.messages import Event, Request
 from tests.fakes import (
     MAX_MODEL_LEN,
@@ -99,6 +101,13 @@ def test_mistakes_are_named(body: dict[str, Any], param: str) -> None:
     answer = ask(**body)
     assert answer.status_code in (400, 404)
     assert answer.json()["error"]["param"] == param
+
+
+def test_a_text_without_tokens_is_refused() -> None:
+    serving = Client().app.state.served.serving()
+    ticket = serving.ticket("embd", None, Caller())
+    with pytest.raises(ApiError, match="no tokens at 1"):
+        Embedding(ticket, EmbeddingRequest(input=["Hi"]), [[1], []], serving)
 
 
 def test_a_text_beyond_the_context_is_refused() -> None:

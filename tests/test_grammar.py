@@ -61,6 +61,16 @@ def token_ids(events: list[Event]) -> list[int]:
     return [token_id for event in events for token_id in event.token_ids]
 
 
+def test_an_idle_engine_reads_the_vocabulary_before_it_is_needed() -> None:
+    engine = Engine(ObedientRunner(), max_batch_tokens=8, max_sequences=4)
+    engine.rest()
+    engine.learn(vocabulary())
+    assert engine._grammars is not None
+    assert engine._grammars._tokenizer is None, "what is in flight goes first"
+    engine.rest()
+    assert engine._grammars._tokenizer is not None
+
+
 def test_what_may_come_next_follows_the_text_so_far() -> None:
     constraint = Grammars(vocabulary()).start(GRAMMAR, [])
     assert {WORDS[i] for i in allowed_ids(constraint.allowed)} == {"a", "ab", "abc", "c"}

@@ -36,7 +36,8 @@ log = logging.getLogger(__name__)
 
 MAX_DEATHS = 4
 """Deaths in a row without becoming ready after which the engine is given up."""
-FIRST_BACKOFF_SECONDS = 0.1
+BACKOFF_SECONDS = 0.1
+"""Before the second start in a row, and twice as long before each further one."""
 SUSPECT_DEATHS = 2
 MOST_DEATHS = 8
 """Of the engine in one request's life, even if it gets a token each time."""
@@ -157,7 +158,11 @@ class EngineClient:
                 return reason
             log.error("%s; starting it again", reason)
             self.num_restarts += self._info is not None
-            await asyncio.sleep(FIRST_BACKOFF_SECONDS * 2 ** (self._num_deaths - 1))
+            await asyncio.sleep(self._backoff_seconds)
+
+    @property
+    def _backoff_seconds(self) -> float:
+        return BACKOFF_SECONDS * (2 ** (self._num_deaths - 1) - 1)
 
     async def _follow(self, child: EngineChild) -> str:
         """Take in one process's reports; returns only if it says that it can't run, and why."""

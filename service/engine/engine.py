@@ -72,6 +72,12 @@ class Engine:
         """Before the first request with a grammar."""
         self._grammars = Grammars(vocabulary)
 
+    def rest(self) -> None:
+        """Call when there is no work: does what would hold up requests later."""
+        self.check_integrity()
+        if self._grammars is not None:
+            self._grammars.prepare()
+
     def add(self, request: Request) -> None:
         """Queue a request. One that can never run is refused by an event in the next step."""
         problem = self._problem(request)

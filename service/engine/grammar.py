@@ -5,7 +5,7 @@ tried by the API process before; here it is followed, token by token.
 """
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
@@ -38,21 +38,28 @@ class Constraint:
 
 
 class Grammars:
-    """Of one vocabulary; read in the background, since that takes a few hundred milliseconds."""
+    """Of one vocabulary."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        reader = ThreadPoolExecutor(1)
-        self._tokenizer = reader.submit(
-            LLTokenizer,
-            vocabulary.tokenizer_json,
-            n_vocab=vocabulary.size,
-            eos_token=vocabulary.eos_ids or None,
-        )
-        reader.shutdown(wait=False)
+        self._vocabulary = vocabulary
+        self._tokenizer: Future[LLTokenizer] | None = None
+
+    def prepare(self) -> Future[LLTokenizer]:
+        """Read the vocabulary, in the background, since that takes a few hundred milliseconds."""
+        if self._tokenizer is None:
+            reader = ThreadPoolExecutor(1)
+            self._tokenizer = reader.submit(
+                LLTokenizer,
+                self._vocabulary.tokenizer_json,
+                n_vocab=self._vocabulary.size,
+                eos_token=self._vocabulary.eos_ids or None,
+            )
+            reader.shutdown(wait=False)
+        return self._tokenizer
 
     def start(self, grammar: str, output_ids: Sequence[int]) -> Constraint:
         """At the place in the grammar behind what was generated already."""
-        tokenizer = self._tokenizer.result()
+        tokenizer = self.prepare().result()
         constraint = Constraint(LLMatcher(tokenizer, grammar, log_level=0, limits=LIMITS))
         constraint.push(output_ids)
         return constraint

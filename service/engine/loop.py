@@ -91,7 +91,7 @@ def serve(engine: Engine, channel: Channel) -> NoReturn:
     """Take in messages, step, report; an idle engine reports once a second."""
     while True:
         if not engine.has_work:
-            engine.check_integrity()
+            engine.rest()
             channel.wait(seconds=HEARTBEAT_SECONDS)
             engine.stopwatch.restart()
         for message in channel.receive():
