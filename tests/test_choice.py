@@ -8,19 +8,20 @@ from hypothesis import given, strategies as st
 
 from model.batch import TokenLogprobs
 from service.api.choice import Choice, Delta
-from service.api.schema_generation import GenerationRequest
+from service.api.schema import CompletionRequest
 from service.engine.messages import Event
 from service.text.stops import StopChecker
 from tests.fakes import END, START, make_text
 
 TOKENIZER = make_text().tokenizer
 Reason = Literal["stop", "length"]
+PROMPT = "é!"
 
 
 def make_choice(**asked: Any) -> Choice:
-    request = GenerationRequest(**asked)
+    request = CompletionRequest.model_validate({"prompt": PROMPT, "logprobs": 5} | asked)
     stops = StopChecker(request.stop, include_stop=request.include_stop_str_in_output)
-    return Choice(0, TOKENIZER, stops, request)
+    return Choice(0, TOKENIZER, stops, request, list(PROMPT.encode()))
 
 
 def event(ids: Sequence[int], reason: Reason | None = None, logprob: float | None = None) -> Event:

@@ -9,7 +9,7 @@ import pytest
 
 from service.api.errors import ApiError
 from service.api.prompts import INLINE_CHARS, encode_chat, encode_prompts, max_new_tokens
-from service.api.schema_messages import Message
+from service.api.schema_messages import ChatPrompt, Message
 from service.api.served import Serving
 from service.engine.messages import EngineInfo
 from service.text.chat_template import ChatTemplate
@@ -64,9 +64,9 @@ def test_long_chats_are_encoded_in_a_thread(messages: list[Message], inline: boo
         text=TextModel(make_text().tokenizer, template),
         info=EngineInfo(max_model_len=INLINE_CHARS, vocab_size=258, page_size=1, num_pages=1),
     )
-    encoded = asyncio.run(encode_chat(messages, serving, add_special_tokens=False))
+    text, encoded = asyncio.run(encode_chat(ChatPrompt(messages=messages), serving))
     assert (template.thread == threading.get_ident()) == inline
-    assert bytes(encoded).decode() == "".join(message.content or "" for message in messages)
+    assert text == bytes(encoded).decode() == "".join(m.content or "" for m in messages)
 
 
 def test_text_that_cannot_fit_is_not_tokenized(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,8 +85,9 @@ def test_special_tokens_are_added_to_texts_where_asked_for(add: bool) -> None:
     serving = replace(make_serving(), text=text)
     message = Message(role="user", content="Hi")
     start = [START] if add else []
-    chat = asyncio.run(encode_chat([message], serving, add_special_tokens=add))
-    rendered = text.chat_template.render([message.for_template()])
+    asked = ChatPrompt(messages=[message], add_special_tokens=add)
+    rendered, chat = asyncio.run(encode_chat(asked, serving))
+    assert rendered == text.chat_template.render([message.for_template()])
     assert chat == start + text.tokenizer.encode(rendered, add_special_tokens=False)
     prompts = asyncio.run(encode_prompts(["Hi", [1, 2]], serving, add_special_tokens=add))
     assert prompts == [[*start, *b"Hi"], [1, 2]]

@@ -24,7 +24,7 @@ from service.api.schema_generation import GenerationRequest, StreamOptions
 from service.api.schema_messages import Message
 from service.api.unsupported import NEUTRAL, find_unsupported
 
-ROUTES = [ChatRequest, CompletionRequest]
+ROUTES: list[type[GenerationRequest]] = [ChatRequest, CompletionRequest]
 MINIMAL: dict[type[GenerationRequest], dict[str, Any]] = {
     ChatRequest: {"messages": [{"role": "user", "content": "Hi"}]},
     CompletionRequest: {"prompt": "Hi"},
@@ -137,7 +137,7 @@ def test_unsupported_parameter_is_refused_by_name_unless_it_changes_nothing(
     assert "surely not" in error["message"]
 
 
-@pytest.mark.parametrize(("name", "value"), [("min_tokens", False), ("echo", 0)])
+@pytest.mark.parametrize(("name", "value"), [("length_penalty", True), ("use_beam_search", 0)])
 def test_true_is_not_one_and_false_not_zero(name: str, value: object) -> None:
     assert find_unsupported({name: value}, CompletionRequest) == name
 
@@ -152,11 +152,15 @@ def test_null_means_absent(route: type[GenerationRequest]) -> None:
     assert request(route, **dict.fromkeys(optional)) == request(route)
 
 
-INTEGERS = ["max_tokens", "n", "top_k", "seed", "priority"]
-FLOATS = ["temperature", "top_p", "min_p"]
+INTEGERS = ["max_tokens", "min_tokens", "n", "top_k", "seed", "priority", "prompt_logprobs"]
+FLOATS = [
+    *("temperature", "top_p", "min_p"),
+    *("repetition_penalty", "frequency_penalty", "presence_penalty"),
+]
 FLAGS = [
     *("stream", "ignore_eos", "include_stop_str_in_output", "skip_special_tokens"),
-    *("add_special_tokens", "include_timings"),
+    *("add_special_tokens", "include_timings", "return_token_ids", "return_tokens_as_token_ids"),
+    *("add_generation_prompt", "continue_final_message"),
 ]
 
 
@@ -186,12 +190,29 @@ def test_flags_are_true_or_false(name: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("name", "good", "bad"),
     [
-        ("max_tokens", [1, 2**31], [0, -1]),
+        ("max_tokens", [1, 2**31], [-1]),
+        ("min_tokens", [0, 1, 2**31], [-1, "1", 1.0, True]),
         ("n", [1, 128], [0, -1, 129, 10**9, 2**63]),
         ("temperature", [0, 2], [-0.1, 2.1, 99]),
         ("top_p", [0.1, 1], [0, -1, 1.1]),
         ("top_k", [-1, 0, 10**7], [-2]),
         ("min_p", [0, 1], [-0.1, 1.1]),
+        ("repetition_penalty", [0.01, 1, 100], [0, -1, 0.001, 101, "1"]),
+        ("frequency_penalty", [-2, 0, 2], [-2.1, 2.1, True]),
+        ("presence_penalty", [-2, 0, 2], [-2.1, 2.1, [1]]),
+        (
+            "logit_bias",
+            [{}, {"0": -100, "1234567890": 100.0}, dict.fromkeys(map(str, range(1024)), 1)],
+            [
+                *({"a": 1}, {"-1": 1}, {"1.0": 1}, {" 1": 1}, {"01": 1}, {"1" * 11: 1}, {"": 1}),
+                *({"1": 101}, {"1": "1"}, {"1": None}, {"1": True}, [1, 2], "1"),
+                dict.fromkeys(map(str, range(1025)), 1),
+            ],
+        ),
+        ("bad_words", [[], ["x"] * 64, ["x" * 64]], [[""], ["x"] * 65, ["x" * 65], [1], "x"]),
+        ("allowed_token_ids", [[0], [1, 2]], [[], [-1], ["1"], [True], [1.0], 1]),
+        ("truncate_prompt_tokens", [-1, 1, 2**31], [0, -2, "1", 1.0]),
+        ("prompt_logprobs", [0, 20], [-1, 21, True, "1", 49152]),
         ("seed", [-(2**63), 0, 2**63 - 1], [2**63]),
         ("stop", [[], "a", ["a"] * 4, "a" * 256], ["", [""], ["a"] * 5, "a" * 257, [1], 7]),
         ("stop_token_ids", [[], [0, 2]], [[-1], ["a"], 5]),
@@ -230,7 +251,8 @@ def test_bounds_of_chat_logprobs() -> None:
 
 def test_the_first_of_many_mistakes_is_enough() -> None:
     """All of a million would take seconds."""
-    for name, bad in (("stop", ""), ("stop_token_ids", -1), ("messages", None)):
+    lists = {"stop": "", "stop_token_ids": -1, "allowed_token_ids": -1, "bad_words": ""}
+    for name, bad in (lists | {"messages": None}).items():
         with pytest.raises(ValidationError) as caught:
             ChatRequest.model_validate(MINIMAL[ChatRequest] | {name: [bad] * 10_000})
         assert caught.value.error_count() == 1
@@ -256,10 +278,47 @@ def test_the_newer_name_of_the_limit_wins() -> None:
     assert complete().token_limit == 16
 
 
-def test_best_of_is_what_n_is() -> None:
-    assert complete(best_of=2, n=2) == complete(n=2).model_copy(update={"best_of": 2})
-    error = refusal(CompletionRequest, best_of=3, n=2)
-    assert (error["param"], error["code"]) == ("best_of", "unsupported_parameter")
+def test_best_of_is_n_or_more() -> None:
+    assert complete(n=2).num_drawn == 2
+    assert complete(best_of=3, n=2).num_drawn == 3
+    assert complete(best_of=2, n=2, stream=True).num_drawn == 2
+    for bad in ({"best_of": 1, "n": 2}, {"best_of": 129}, {"best_of": 2, "stream": True}):
+        assert refusal(CompletionRequest, **bad)["param"] == "best_of"
+    error = refusal(CompletionRequest, prompt=["a"] * 100, best_of=3)
+    assert "is 300" in error["message"]
+    assert refusal(ChatRequest, best_of=2)["code"] == "unsupported_parameter"
+
+
+def test_only_completions_may_generate_nothing() -> None:
+    assert complete(max_tokens=0).token_limit == 0
+    assert refusal(ChatRequest, max_tokens=0)["param"] == "max_tokens"
+    assert refusal(ChatRequest, max_completion_tokens=0)["param"] == "max_completion_tokens"
+
+
+@pytest.mark.parametrize(
+    ("fields", "num_scored"),
+    [
+        ({}, None),
+        ({"logprobs": 3}, None),
+        ({"echo": True}, None),
+        ({"echo": True, "logprobs": 3}, 3),
+        ({"prompt_logprobs": 0}, 0),
+        ({"prompt_logprobs": 5, "echo": True, "logprobs": 3}, 5),
+        ({"echo": True, "max_tokens": 0}, 0),
+        ({"echo": True, "max_tokens": 0, "logprobs": 1}, 1),
+        ({"max_tokens": 0}, None),
+    ],
+)
+def test_prompts_are_scored_where_their_logprobs_are_shown(
+    fields: dict[str, Any], num_scored: int | None
+) -> None:
+    assert complete(**fields).num_scored == num_scored
+
+
+def test_prompt_logprobs_are_of_whole_answers() -> None:
+    assert chat(prompt_logprobs=1).num_scored == 1
+    for route in ROUTES:
+        assert refusal(route, prompt_logprobs=1, stream=True)["param"] == "prompt_logprobs"
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.api.choice import Delta, LogprobEntry
+from service.api.choice import Delta
 from service.api.generation import Generation
+from service.api.logprobs import LogprobEntry, spell_prompt_logprobs
 from service.api.responses import JsonResponse
 from service.api.schema_generation import StreamOptions
 from service.api.served import Ticket
@@ -29,6 +30,8 @@ class Dialect(Protocol):
 
     object: str
     chunk_object: str
+    tells_prompt_once: bool
+    """Whether what is told of the prompt stands beside the choices, not in each."""
 
     def opening(self, index: int) -> list[dict[str, Any]]:
         """Choices to send before a choice's first text: one, or none."""
@@ -69,24 +72,32 @@ class ChunkEncoder:
         self._generation = generation
         self._dialect = dialect
         self._envelope = _envelope(generation.ticket, dialect.chunk_object)
+        self._tells_ids = generation.asked.return_token_ids
+        self._tells_more = self._tells_ids or self.options.continuous_usage_stats
+        self._begun: set[int] = set()
         self._templates: dict[int, tuple[bytes, bytes]] = {}
 
     def encode(self, delta: Delta) -> bytes:
         """All that is to be sent of a delta, in one piece."""
         events = b""
-        if delta.index not in self._templates:
-            self._templates[delta.index] = self._template(delta.index)
-            events = b"".join(map(self._event, self._dialect.opening(delta.index)))
+        if delta.index not in self._begun:
+            opening = self._dialect.opening(delta.index)
+            events = b"".join(self._event(choice) for choice in opening)
+        token_ids = delta.token_ids
         if delta.text or delta.logprobs:
             events += self._text(delta)
+            token_ids = ()
         if delta.finish_reason is not None:
             last = self._chunk(delta.index, finish_reason=delta.finish_reason)
-            events += self._event(last | _timings(delta.index, self._generation))
+            events += self._event(last | _timings(delta.index, self._generation), token_ids)
         return events
 
     def _text(self, delta: Delta) -> bytes:
-        if delta.logprobs or self.options.continuous_usage_stats:
-            return self._event(self._chunk(delta.index, delta.text, delta.logprobs or None))
+        if delta.logprobs or self._tells_more:
+            chunk = self._chunk(delta.index, delta.text, delta.logprobs or None)
+            return self._event(chunk, delta.token_ids)
+        if delta.index not in self._templates:
+            self._templates[delta.index] = self._template(delta.index)
         before, after = self._templates[delta.index]
         return before + orjson.dumps(delta.text) + after
 
@@ -104,8 +115,15 @@ class ChunkEncoder:
     ) -> dict[str, Any]:
         return self._dialect.chunk(index, text, logprobs, finish_reason)
 
-    def _event(self, choice: dict[str, Any]) -> bytes:
-        return event(self._envelope | {"choices": [choice]} | self._usage_so_far())
+    def _event(self, choice: dict[str, Any], token_ids: Sequence[int] = ()) -> bytes:
+        chunk = self._envelope | {"choices": [choice]} | self._usage_so_far()
+        if self._tells_ids:
+            choice["token_ids"] = token_ids
+        if choice["index"] not in self._begun:
+            self._begun.add(choice["index"])
+            told = _told_of_prompt(self._generation, choice["index"])
+            (chunk if self._dialect.tells_prompt_once else choice).update(told)
+        return event(chunk)
 
     def _usage_so_far(self) -> dict[str, Any]:
         if self.options.continuous_usage_stats:
@@ -124,24 +142,44 @@ async def _whole(request: Request, generation: Generation, dialect: Dialect) -> 
         deltas[delta.index].append(delta)
 
     await while_connected(generation.run(emit), request.receive)
-    choices = [_join(index, parts, generation, dialect) for index, parts in enumerate(deltas)]
+    choices = [
+        _join(number, deltas[index], generation, dialect)
+        for number, index in enumerate(generation.answered())
+    ]
+    told = _told_of_prompt(generation, 0) if dialect.tells_prompt_once else {}
     usage = generation.usage.as_dict()
-    return JsonResponse(
-        _envelope(generation.ticket, dialect.object) | {"choices": choices, "usage": usage}
-    )
+    envelope = _envelope(generation.ticket, dialect.object)
+    return JsonResponse(envelope | {"choices": choices, "usage": usage} | told)
 
 
 def _join(
-    index: int, parts: Sequence[Delta], generation: Generation, dialect: Dialect
+    number: int, parts: Sequence[Delta], generation: Generation, dialect: Dialect
 ) -> dict[str, Any]:
-    asks_logprobs = generation.asked.num_logprobs is not None
+    """number: the choice's place in the answer, which isn't its index where some are left out."""
+    asked, index = generation.asked, parts[0].index
     choice = dialect.choice(
-        index,
+        number,
         "".join(part.text for part in parts),
-        [entry for part in parts for entry in part.logprobs] if asks_logprobs else None,
+        None if asked.num_logprobs is None else [e for part in parts for e in part.logprobs],
         parts[-1].finish_reason,
     )
+    if asked.return_token_ids:
+        choice["token_ids"] = [token_id for part in parts for token_id in part.token_ids]
+    if not dialect.tells_prompt_once:
+        choice |= _told_of_prompt(generation, index)
     return choice | _timings(index, generation)
+
+
+def _told_of_prompt(generation: Generation, index: int) -> dict[str, Any]:
+    """In the words of vLLM, where the call asks for it; `index` is a choice's."""
+    asked, prompt_ids = generation.asked, generation.prompt_ids(index)
+    told: dict[str, Any] = {"prompt_token_ids": prompt_ids} if asked.return_token_ids else {}
+    if asked.prompt_logprobs is not None:
+        scores = generation.choices[index].prompt_logprobs
+        told["prompt_logprobs"] = spell_prompt_logprobs(
+            prompt_ids, scores, asked.prompt_logprobs, generation.tokenizer
+        )
+    return told
 
 
 def _timings(index: int, generation: Generation) -> dict[str, Any]:

@@ -13,9 +13,9 @@ from starlette.responses import Response
 from service.api.answer import Logprobs, answer
 from service.api.body import read_json, request_body
 from service.api.caller import Calling
-from service.api.choice import LogprobEntry, TokenChance
 from service.api.generation import Generation
-from service.api.prompts import encode_chat
+from service.api.logprobs import LogprobEntry, TokenChance
+from service.api.prompts import encode_chat, num_kept
 from service.api.schema import ChatRequest
 from service.api.served import Ready
 
@@ -26,9 +26,8 @@ router = APIRouter(tags=["generation"])
 async def create_chat_completion(request: Request, serving: Ready, caller: Calling) -> Response:
     asked = await read_json(request, ChatRequest, max_bytes=serving.max_body_bytes)
     ticket = serving.ticket("chatcmpl", asked.model, caller)
-    prompt_ids = await encode_chat(
-        asked.messages, serving, add_special_tokens=asked.add_special_tokens
-    )
+    keep = num_kept(asked, serving.info.max_model_len)
+    _, prompt_ids = await encode_chat(asked, serving, keep=keep)
     generation = Generation(ticket, asked, [prompt_ids], serving)
     return await answer(request, generation, ChatDialect())
 
@@ -36,6 +35,7 @@ async def create_chat_completion(request: Request, serving: Ready, caller: Calli
 class ChatDialect:
     object = "chat.completion"
     chunk_object = "chat.completion.chunk"
+    tells_prompt_once = True
 
     def opening(self, index: int) -> list[dict[str, Any]]:
         return [_chunk(index, {"role": "assistant", "content": ""})]

@@ -5,39 +5,17 @@
 Knows no JSON and no HTTP. Whatever pieces the ids come in, the deltas join to the same text.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Literal
 
 from model.batch import TokenLogprobs
-from service.api.schema_generation import GenerationRequest
+from service.api.logprobs import LogprobEntry, Speller, finite
+from service.api.schema import AnyRequest
 from service.engine.messages import Event
 from service.text.stops import StopChecker
 from service.text.tokenizer import Tokenizer
-
-LEAST_LOGPROB = -9999.0
-"""Stands for what isn't finite, which JSON can't say."""
-
-
-@dataclass(frozen=True, slots=True)
-class TokenChance:
-    """A token and how likely it was."""
-
-    spelling: bytes
-    """What it stands for; a special token's name."""
-    text_bytes: bytes
-    """What of that is in the text: nothing, where special tokens are skipped."""
-    logprob: float
-
-
-@dataclass(frozen=True, slots=True)
-class LogprobEntry:
-    chosen: TokenChance
-    top: Sequence[TokenChance]
-    text_offset: int
-    """Where in the choice's text the token begins, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,71 +26,109 @@ class Delta:
     text: str
     logprobs: Sequence[LogprobEntry] = ()
     finish_reason: Literal["stop", "length"] | None = None
+    token_ids: Sequence[int] = ()
+    """Those generated, of which one that ended the sequence is no text."""
 
 
 class Choice:
     def __init__(
-        self, index: int, tokenizer: Tokenizer, stops: StopChecker, asked: GenerationRequest
+        self,
+        index: int,
+        tokenizer: Tokenizer,
+        stops: StopChecker,
+        asked: AnyRequest,
+        prompt_ids: Sequence[int] = (),
     ) -> None:
         self.index = index
         self.num_tokens = 0
         """As usage counts them: every id the engine delivered, up to the one that ended it."""
         self.num_cached_tokens = 0
         """Of the prompt, known with the first token."""
+        self.prompt_logprobs: Sequence[TokenLogprobs] = ()
+        """Of the prompt's tokens but the first, where they were asked for."""
         self.finish_reason: Literal["stop", "length"] | None = None
         self._tokenizer = tokenizer
         self._asked = asked
+        self._unechoed_ids = prompt_ids if asked.echoes else ()
+        self._speller = Speller(tokenizer, asked)
         self._detokenizer = tokenizer.detokenizer(
             skip_special_tokens=asked.skip_special_tokens, continues_text=True
         )
         self._stops = stops
         self._text_len = 0
+        self._logprob_sum = 0.0
         self._entries: list[LogprobEntry] = []
+        self._ids: list[int] = []
+
+    @property
+    def mean_logprob(self) -> float:
+        """Of its tokens, where the engine told them."""
+        return self._logprob_sum / max(self.num_tokens, 1)
 
     def push(self, event: Event) -> Delta:
         """What the event adds. The token that ended the sequence counts, but isn't text."""
         self.num_cached_tokens += event.num_cached_tokens
+        self.prompt_logprobs = event.prompt_logprobs or self.prompt_logprobs
+        text = self._echo()
         hides_last = event.finish_reason == "stop" and not self._asked.include_stop_str_in_output
-        shown_ids = event.token_ids[:-1] if hides_last else event.token_ids
-        text = ""
-        for token_id, logprobs in zip(shown_ids, event.logprobs or repeat(None), strict=False):
-            text += self._push_token(token_id, logprobs)
+        num_shown = len(event.token_ids) - hides_last
+        scored = zip(event.token_ids, event.logprobs or repeat(None), strict=False)
+        for number, (token_id, logprobs) in enumerate(scored):
+            self._count(token_id, logprobs)
+            if number < num_shown:
+                text += self._show(token_id, logprobs)
             if self._stops.matched is not None:
                 return self._end(text, "stop")
-        self.num_tokens += len(event.token_ids) - len(shown_ids)
         match event.finish_reason:
             case "stop" | "length" as reason:
                 text += self._stops.push(self._detokenizer.flush()) + self._stops.flush()
                 return self._end(text, reason if self._stops.matched is None else "stop")
             case _:
-                return Delta(self.index, text, self._take_entries() if text else ())
+                return self._delta(text) if text else Delta(self.index, "")
 
-    def _push_token(self, token_id: int, logprobs: TokenLogprobs | None) -> str:
+    def _echo(self) -> str:
+        """The prompt, once. Its special tokens are shown, but for one that begins all texts."""
+        ids, self._unechoed_ids = self._unechoed_ids, ()
+        detokenizer = self._tokenizer.detokenizer(skip_special_tokens=False)
+        text = ""
+        for number, token_id in enumerate(ids):
+            if self._asked.num_logprobs is not None:
+                self._enter_prompt(number, token_id, len(text))
+            if number or token_id != self._tokenizer.bos_id:
+                text += detokenizer.push(token_id)
+        text += detokenizer.flush()
+        self._text_len += len(text)
+        return text
+
+    def _enter_prompt(self, number: int, token_id: int, text_offset: int) -> None:
+        """A deadline may end the choice before its prompt is scored."""
+        if number <= len(self.prompt_logprobs):
+            logprobs = self.prompt_logprobs[number - 1] if number else None
+            self._enter(token_id, logprobs, text_offset)
+
+    def _count(self, token_id: int, logprobs: TokenLogprobs | None) -> None:
         self.num_tokens += 1
+        self._ids.append(token_id)
         if logprobs is not None:
-            self._entries.append(self._entry(token_id, logprobs))
+            self._logprob_sum += finite(logprobs.chosen)
+
+    def _show(self, token_id: int, logprobs: TokenLogprobs | None) -> str:
+        if logprobs is not None:
+            self._enter(token_id, logprobs, self._text_len)
         text = self._detokenizer.push(token_id)
         self._text_len += len(text)
         return self._stops.push(text)
 
+    def _enter(self, token_id: int, logprobs: TokenLogprobs | None, text_offset: int) -> None:
+        num_top = self._asked.num_logprobs
+        self._entries.append(self._speller.entry(token_id, logprobs, text_offset, num_top))
+
     def _end(self, text: str, reason: Literal["stop", "length"]) -> Delta:
         self.finish_reason = reason
-        return Delta(self.index, text, self._take_entries(), reason)
+        return self._delta(text, reason)
 
-    def _take_entries(self) -> Sequence[LogprobEntry]:
-        """Those of tokens whose text was held back come with the text."""
-        taken, self._entries = self._entries, []
-        return taken
-
-    def _entry(self, token_id: int, logprobs: TokenLogprobs) -> LogprobEntry:
-        return LogprobEntry(
-            chosen=self._chance(token_id, logprobs.chosen),
-            top=[self._chance(*likely) for likely in logprobs.top],
-            text_offset=self._text_len,
-        )
-
-    def _chance(self, token_id: int, logprob: float) -> TokenChance:
-        spelling = self._tokenizer.token_bytes(token_id)
-        hidden = self._asked.skip_special_tokens and token_id in self._tokenizer.special_ids
-        finite = logprob if math.isfinite(logprob) else LEAST_LOGPROB
-        return TokenChance(spelling, b"" if hidden else spelling, finite)
+    def _delta(self, text: str, reason: Literal["stop", "length"] | None = None) -> Delta:
+        """Ids and logprobs of tokens whose text was held back come with the text."""
+        entries, self._entries = self._entries, []
+        ids, self._ids = self._ids, []
+        return Delta(self.index, text, entries, reason, ids)

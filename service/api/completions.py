@@ -12,9 +12,9 @@ from starlette.responses import Response
 from service.api.answer import Logprobs, answer
 from service.api.body import read_json, request_body
 from service.api.caller import Calling
-from service.api.choice import LogprobEntry
 from service.api.generation import Generation
-from service.api.prompts import encode_prompts
+from service.api.logprobs import LogprobEntry
+from service.api.prompts import encode_prompts, num_kept
 from service.api.schema import CompletionRequest
 from service.api.served import Ready
 
@@ -26,7 +26,10 @@ async def create_completion(request: Request, serving: Ready, caller: Calling) -
     asked = await read_json(request, CompletionRequest, max_bytes=serving.max_body_bytes)
     ticket = serving.ticket("cmpl", asked.model, caller)
     prompts = await encode_prompts(
-        asked.prompt, serving, add_special_tokens=asked.add_special_tokens
+        asked.prompt,
+        serving,
+        add_special_tokens=asked.add_special_tokens,
+        keep=num_kept(asked, serving.info.max_model_len),
     )
     generation = Generation(ticket, asked, prompts, serving)
     return await answer(request, generation, CompletionDialect())
@@ -35,6 +38,7 @@ async def create_completion(request: Request, serving: Ready, caller: Calling) -
 class CompletionDialect:
     object = "text_completion"
     chunk_object = "text_completion"
+    tells_prompt_once = False
 
     def opening(self, index: int) -> list[dict[str, Any]]:
         return []
@@ -67,8 +71,10 @@ def _spell_logprobs(entries: Logprobs | None) -> dict[str, Any] | None:
     }
 
 
-def _spell_top(entry: LogprobEntry) -> dict[str, float]:
+def _spell_top(entry: LogprobEntry) -> dict[str, float | None] | None:
     """The chosen token is always among them, even if others were likelier."""
+    if entry.chosen.logprob is None:
+        return None
     return {_spell_token(chance.spelling): chance.logprob for chance in (*entry.top, entry.chosen)}
 
 

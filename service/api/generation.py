@@ -57,14 +57,15 @@ class Generation:
     ) -> None:
         self.ticket = ticket
         self.asked = asked
+        self.tokenizer = serving.text.tokenizer
         self._serving = serving
         self._prompts = prompts
         self._requests = plan(ticket, asked, prompts, serving)
         self._accepted_prompts: set[int] = set()  # those that the engine took, for any choice
         stops = StopChecker(asked.stop, include_stop=asked.include_stop_str_in_output)
         self.choices = [
-            Choice(index, serving.text.tokenizer, copy(stops), asked)  # shares the automaton
-            for index in range(len(self._requests))
+            Choice(index, self.tokenizer, copy(stops), asked, request.prompt_ids)
+            for index, request in enumerate(self._requests)  # the copies share the automaton
         ]
         self._clocks = [SequenceClock(ticket.started, serving.metrics) for _ in self.choices]
         self._late: list[Delta] = []  # the ends of choices that the deadline left without a token
@@ -72,12 +73,29 @@ class Generation:
     @property
     def usage(self) -> Usage:
         """So far. The choices of a prompt share it, and it counts once."""
-        first_choices = self.choices[:: self.asked.n]
+        first_choices = self.choices[:: self.asked.num_drawn]
         return Usage(
             prompt_tokens=sum(map(len, self._prompts)),
             cached_tokens=sum(choice.num_cached_tokens for choice in first_choices),
             completion_tokens=sum(choice.num_tokens for choice in self.choices),
         )
+
+    def prompt_ids(self, index: int) -> Sequence[int]:
+        """Of a choice."""
+        return self._requests[index].prompt_ids
+
+    def answered(self) -> list[int]:
+        """The indexes of the choices to answer with: of each prompt's, the n likeliest."""
+        num_drawn, n = self.asked.num_drawn, self.asked.n
+        if num_drawn == n:
+            return list(range(len(self.choices)))
+        groups = (
+            range(first, first + num_drawn) for first in range(0, len(self.choices), num_drawn)
+        )
+        return [index for group in groups for index in sorted(group, key=self._unlikelihood)[:n]]
+
+    def _unlikelihood(self, index: int) -> float:
+        return -self.choices[index].mean_logprob
 
     def timings(self, index: int) -> dict[str, object]:
         """Of a choice that has ended; in the words that llama.cpp's users know, and ours."""
@@ -111,7 +129,7 @@ class Generation:
         if deadline is not None and deadline <= now:
             raise self._missed_deadline()
         lens = list(map(len, self._prompts))
-        return self._serving.admission.admit(lens, n=self.asked.n, now=now)
+        return self._serving.admission.admit(lens, n=self.asked.num_drawn, now=now)
 
     async def _run_choice(self, choice: Choice, place: Place, emit: Emit) -> None:
         outcome: Outcome = "error"
@@ -119,9 +137,11 @@ class Generation:
         try:
             async with self._serving.engine.submit(request) as submitted:
                 events = TimelyEvents(submitted, request.id, self.ticket.caller.deadline)
-                self._accepted_prompts.add(choice.index // self.asked.n)
+                self._accepted_prompts.add(choice.index // self.asked.num_drawn)
                 async for event in events:
-                    place.leave(time.monotonic(), computed=bool(event.token_ids))
+                    place.leave(
+                        time.monotonic(), computed=bool(event.token_ids or event.prompt_logprobs)
+                    )
                     clock.tick(event)
                     delta = choice.push(checked(event))
                     if choice.finish_reason is not None:

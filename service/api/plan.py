@@ -1,10 +1,10 @@
-"""What the engine is to do for a call: a Request for each choice of each prompt."""
+"""What the engine is to do for a call: a Request for each sequence of each prompt."""
 
 import hashlib
 import secrets
 from collections.abc import Sequence
 
-from model.batch import SamplingParams
+from service.api.drawing import allowed_of, bad_words_of, check_choice, sampling_of, stop_ids_of
 from service.api.errors import bad_request
 from service.api.prompts import max_new_tokens
 from service.api.schema import AnyRequest
@@ -16,50 +16,48 @@ from service.engine.messages import Request
 def plan(
     ticket: Ticket, asked: AnyRequest, prompts: Sequence[list[int]], serving: Serving
 ) -> list[Request]:
-    """A request per choice, all choices of the first prompt first."""
-    limits = [
-        max_new_tokens(len(ids), asked.token_limit, serving.info.max_model_len) for ids in prompts
-    ]
+    """A request per sequence, all those of the first prompt first."""
+    limits = [_limit(ids, asked, serving) for ids in prompts]
     seed = asked.seed if asked.seed is not None else secrets.randbits(63)
-    stop_ids = _stop_ids(asked, serving)
+    stop_ids = stop_ids_of(asked, serving)
+    bad_words = bad_words_of(asked, serving)
+    allowed = allowed_of(asked, serving)
+    check_choice(asked, stop_ids, bad_words)
     return [
         Request(
-            id=f"{ticket.id}-{number * asked.n + i}",
+            id=f"{ticket.id}-{number * asked.num_drawn + i}",
             prompt_ids=prompt_ids,
             max_tokens=limits[number],
-            sampling=_sampling(asked, seed=derive_seed(seed, i), serving=serving),
+            min_tokens=asked.min_tokens,
+            sampling=sampling_of(asked, seed=derive_seed(seed, i), serving=serving),
             stop_token_ids=stop_ids,
+            bad_words=bad_words,
+            allowed=allowed,
+            num_prompt_logprobs=asked.num_scored,
             cache_salt=salt_of(ticket.caller.tenant, asked.cache_salt),
             priority=asked.priority,
             tenant=ticket.caller.tenant.name,
             weight=ticket.caller.tenant.weight,
         )
         for number, prompt_ids in enumerate(prompts)
-        for i in range(asked.n)
+        for i in range(asked.num_drawn)
     ]
 
 
-def _stop_ids(asked: AnyRequest, serving: Serving) -> frozenset[int]:
-    unknown = [id_ for id_ in asked.stop_token_ids if id_ >= serving.info.vocab_size]
-    if unknown:
-        last = serving.info.vocab_size - 1
+def _limit(prompt_ids: Sequence[int], asked: AnyRequest, serving: Serving) -> int:
+    limit = max_new_tokens(len(prompt_ids), asked.token_limit, serving.info.max_model_len)
+    if limit == 0 and asked.num_scored is None:
         raise bad_request(
-            f"stop_token_ids has {unknown[0]}; this model's ids go up to {last}.",
-            param="stop_token_ids",
+            "max_tokens is 0: only a request with echo or prompt_logprobs has an answer then.",
+            param="max_tokens",
         )
-    ends = frozenset() if asked.ignore_eos else serving.text.tokenizer.eos_ids
-    return ends | frozenset(asked.stop_token_ids)
-
-
-def _sampling(asked: AnyRequest, *, seed: int, serving: Serving) -> SamplingParams:
-    return SamplingParams(
-        temperature=asked.temperature,
-        top_k=min(max(asked.top_k, 0), serving.info.vocab_size),
-        top_p=asked.top_p,
-        min_p=asked.min_p,
-        seed=seed,
-        num_logprobs=asked.num_logprobs,
-    )
+    if asked.min_tokens > limit:
+        raise bad_request(
+            f"min_tokens is {asked.min_tokens}: no more than {limit} are generated; "
+            "lower it, or raise max_tokens.",
+            param="min_tokens",
+        )
+    return limit
 
 
 def derive_seed(seed: int, choice: int) -> int:

@@ -4,12 +4,12 @@ Rendering and tokenizing long texts happens in a thread, so that streams and pro
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
-from service.api.errors import ApiError, bad_request
-from service.api.schema import Prompt
-from service.api.schema_messages import Message
+from service.api.errors import ApiError, bad_request, shown
+from service.api.schema import AnyRequest, Prompt
+from service.api.schema_messages import ChatPrompt
 from service.api.served import Serving
 from service.text.chat_template import ChatTemplateError
 
@@ -20,41 +20,72 @@ Result = TypeVar("Result")
 
 
 async def encode_chat(
-    messages: Sequence[Message], serving: Serving, *, add_special_tokens: bool
-) -> list[int]:
-    """The model's own template writes special tokens too, so that few ask to add any to them."""
+    asked: ChatPrompt, serving: Serving, *, keep: int | None = None
+) -> tuple[str, list[int]]:
+    """The chat as the model's own template writes it, with special tokens, and as ids."""
+    _check_variables(asked.chat_template_kwargs, serving)
 
-    def encode() -> list[int]:
-        text = _render(messages, serving)
-        return _encode(text, serving, add_special_tokens=add_special_tokens)
+    def encode() -> tuple[str, list[int]]:
+        text = _render(asked, serving)
+        return text, _encode(text, serving, add_special_tokens=asked.add_special_tokens, keep=keep)
 
     per_message = 20  # for what a template writes around each
-    return await _run(encode, sum(len(m.content or "") + per_message for m in messages))
+    num_chars = sum(len(message.content or "") + per_message for message in asked.messages)
+    return await _run(encode, num_chars)
 
 
 async def encode_prompts(
-    prompts: Sequence[Prompt], serving: Serving, *, add_special_tokens: bool
+    prompts: Sequence[Prompt],
+    serving: Serving,
+    *,
+    add_special_tokens: bool,
+    keep: int | None = None,
 ) -> list[list[int]]:
-    """Texts are encoded, ids are checked and used as they are."""
+    """Texts are encoded, ids are checked and used as they are; of both the last `keep` are kept."""
 
     def encode() -> list[list[int]]:
         return [
-            _encode(prompt, serving, add_special_tokens=add_special_tokens)
+            _encode(prompt, serving, add_special_tokens=add_special_tokens, keep=keep)
             if isinstance(prompt, str)
-            else _checked(prompt, serving)
+            else _last(keep, _checked(prompt, serving))
             for prompt in prompts
         ]
 
     return await _run(encode, sum(map(len, prompts)))
 
 
+def num_kept(asked: AnyRequest, max_model_len: int) -> int | None:
+    """How many tokens of each prompt are wanted at most; None: all."""
+    if asked.truncate_prompt_tokens != -1:
+        return asked.truncate_prompt_tokens
+    num_new = 1 if asked.token_limit is None else asked.token_limit
+    return max(max_model_len - num_new, 1)
+
+
 async def _run(work: Callable[[], Result], num_chars: int) -> Result:
     return work() if num_chars <= INLINE_CHARS else await asyncio.to_thread(work)
 
 
-def _render(messages: Sequence[Message], serving: Serving) -> str:
+def _check_variables(given: Mapping[str, Any], serving: Serving) -> None:
+    """A variable that the template doesn't ask for would change nothing."""
+    known = serving.text.chat_template.variables
+    unknown = next((name for name in given if name not in known), None)
+    if unknown is not None:
+        names = ", ".join(sorted(known)) or "none"
+        raise bad_request(
+            f"chat_template_kwargs has {shown(unknown)}; this model's template asks for {names}.",
+            param="chat_template_kwargs",
+        )
+
+
+def _render(asked: ChatPrompt, serving: Serving) -> str:
     try:
-        return serving.text.chat_template.render([m.for_template() for m in messages])
+        return serving.text.chat_template.render(
+            [message.for_template() for message in asked.messages],
+            add_generation_prompt=asked.begins_answer,
+            continue_final_message=asked.continue_final_message,
+            **asked.chat_template_kwargs,
+        )
     except ChatTemplateError as error:
         raise bad_request(f"{error}.", param="messages") from None
 
@@ -68,12 +99,18 @@ def _checked(ids: list[int], serving: Serving) -> list[int]:
     return ids
 
 
-def _encode(text: str, serving: Serving, *, add_special_tokens: bool) -> list[int]:
+def _encode(
+    text: str, serving: Serving, *, add_special_tokens: bool, keep: int | None
+) -> list[int]:
     tokenizer, max_model_len = serving.text.tokenizer, serving.info.max_model_len
     num_bytes = len(text.encode())
-    if num_bytes > max_model_len * tokenizer.max_token_bytes:
+    if keep is None and num_bytes > max_model_len * tokenizer.max_token_bytes:
         raise too_long(f"the prompt's {num_bytes} bytes of text are more", max_model_len)
-    return tokenizer.encode(text, add_special_tokens=add_special_tokens)
+    return _last(keep, tokenizer.encode(text, add_special_tokens=add_special_tokens))
+
+
+def _last(keep: int | None, ids: list[int]) -> list[int]:
+    return ids if keep is None else ids[-keep:]
 
 
 def max_new_tokens(prompt_len: int, asked: int | None, max_model_len: int) -> int:

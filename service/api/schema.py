@@ -6,26 +6,40 @@ explicit null means the same as leaving the key out, and unknown keys are ignore
 
 from typing import Annotated, Any
 
-from pydantic import FailFast, Field, PlainValidator, ValidationInfo, field_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field, PlainValidator, ValidationInfo, field_validator
 
-from service.api.schema_generation import GenerationRequest
-from service.api.schema_messages import Message
+from service.api.schema_generation import (
+    MAX_CHOICES_PER_PROMPT,
+    MAX_LOGPROBS,
+    GenerationRequest,
+)
+from service.api.schema_messages import ChatPrompt
 
 MAX_PROMPTS = 128
 MAX_CHOICES = 256
-MAX_MESSAGES = 4096
-MAX_LOGPROBS = 20
 
 
-class ChatRequest(GenerationRequest):
-    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES), FailFast()]
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
-    add_special_tokens: Annotated[
-        bool, Field(description="on top of those that the template writes")
-    ] = False
-    logprobs: bool = False
-    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] = 0
+class ChatRequest(ChatPrompt, GenerationRequest):
+    max_completion_tokens: (
+        Annotated[
+            int, Field(ge=1, description="The newer name of max_tokens; it wins.", examples=[99])
+        ]
+        | None
+    ) = None
+    logprobs: bool = Field(
+        default=False,
+        description="List each token's logarithm of its probability.",
+        examples=[True],
+    )
+    top_logprobs: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=MAX_LOGPROBS,
+            description="List so many of the likeliest tokens beside each; needs logprobs.",
+            examples=[3],
+        ),
+    ] = 0
 
     @field_validator("top_logprobs")
     @classmethod
@@ -43,6 +57,21 @@ class ChatRequest(GenerationRequest):
     def num_logprobs(self) -> int | None:
         """How many alternatives to list with each token; None: no logprobs at all."""
         return self.top_logprobs if self.logprobs else None
+
+    @property
+    def num_drawn(self) -> int:
+        """Sequences to generate for each prompt."""
+        return self.n
+
+    @property
+    def echoes(self) -> bool:
+        """Whether the prompt is part of the answer."""
+        return False
+
+    @property
+    def num_scored(self) -> int | None:
+        """As num_logprobs, for the tokens of the prompt."""
+        return self.prompt_logprobs
 
 
 Prompt = str | list[int]
@@ -75,28 +104,75 @@ Prompts = Annotated[
 
 
 class CompletionRequest(GenerationRequest):
-    prompt: Prompts
-    max_tokens: Annotated[int, Field(ge=1)] = 16
-    best_of: int | None = None
-    add_special_tokens: bool = True
-    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    prompt: Annotated[
+        Prompts,
+        Field(
+            description="A text, or token ids; or several of either.",
+            examples=["Paper is made of", ["One", "Two"], [1, 2, 3]],
+        ),
+    ]
+    max_tokens: Annotated[
+        int,
+        Field(
+            ge=0,
+            description="Most tokens to generate; 0 only scores the prompt, with echo.",
+            examples=[99],
+        ),
+    ] = 16
+    best_of: (
+        Annotated[
+            int,
+            Field(
+                ge=1,
+                le=MAX_CHOICES_PER_PROMPT,
+                description="Generate so many for each prompt, and answer with the n whose tokens "
+                "were the likeliest in the mean; not of streams.",
+                examples=[4],
+            ),
+        ]
+        | None
+    ) = None
+    echo: bool = Field(
+        default=False, description="Begin with the prompt, and its logprobs.", examples=[True]
+    )
+    add_special_tokens: bool = Field(
+        default=True, description="Let the tokenizer begin texts as it does.", examples=[False]
+    )
+    logprobs: (
+        Annotated[
+            int,
+            Field(
+                ge=0,
+                le=MAX_LOGPROBS,
+                description="List logprobs of each token and of so many of the likeliest.",
+                examples=[1],
+            ),
+        ]
+        | None
+    ) = None
 
     @field_validator("prompt")
     @classmethod
     def _bounded_choices(cls, value: list[Prompt], info: ValidationInfo) -> list[Prompt]:
-        choices = len(value) * info.data.get("n", 1)
-        if choices > MAX_CHOICES:
-            raise ValueError(f"prompts times n is {choices}; ask for {MAX_CHOICES} at most")
-        return value
+        return cls._check_choices(value, info.data.get("n", 1), "n")
 
     @field_validator("best_of")
     @classmethod
-    def _same_as_n(cls, value: int, info: ValidationInfo) -> int:
-        if value != info.data.get("n"):
-            raise PydanticCustomError(
-                "unsupported_parameter", "only a value equal to n is supported yet"
-            )
+    def _at_least_n(cls, value: int, info: ValidationInfo) -> int:
+        n = info.data.get("n", 1)
+        if value < n:
+            raise ValueError(f"n is {n}, and there is nothing to choose from; take n or more")
+        if value > n and info.data.get("stream"):
+            raise ValueError("a stream can't take back what it sent; take n, or leave stream out")
+        cls._check_choices(info.data.get("prompt", []), value, "best_of")
         return value
+
+    @staticmethod
+    def _check_choices(prompts: list[Prompt], num_drawn: int, name: str) -> list[Prompt]:
+        choices = len(prompts) * num_drawn
+        if choices > MAX_CHOICES:
+            raise ValueError(f"prompts times {name} is {choices}; ask for {MAX_CHOICES} at most")
+        return prompts
 
     @property
     def token_limit(self) -> int | None:
@@ -105,6 +181,21 @@ class CompletionRequest(GenerationRequest):
     @property
     def num_logprobs(self) -> int | None:
         return self.logprobs
+
+    @property
+    def num_drawn(self) -> int:
+        return self.best_of or self.n
+
+    @property
+    def echoes(self) -> bool:
+        return self.echo
+
+    @property
+    def num_scored(self) -> int | None:
+        """Without logprobs too where nothing is generated, since scoring is all there is then."""
+        shown = self.logprobs if self.echo else None
+        asked = (self.prompt_logprobs, shown, 0 if self.echo and not self.max_tokens else None)
+        return max((count for count in asked if count is not None), default=None)
 
 
 AnyRequest = ChatRequest | CompletionRequest

@@ -2,11 +2,14 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
+import orjson
+from pydantic import BeforeValidator, FailFast, Field, ValidationInfo, field_validator
 
 from service.api.errors import shown
 from service.api.schema_base import NotYet, Object
 
+MAX_MESSAGES = 4096
+MAX_TEMPLATE_VARIABLES_LEN = 16 << 10
 Role = Literal["developer", "system", "user", "assistant", "tool"]
 
 
@@ -58,3 +61,62 @@ class Message(Object):
         rest = {"name": self.name, "tool_call_id": self.tool_call_id}
         given = {key: value for key, value in rest.items() if value is not None}
         return {"role": role, "content": self.content or "", **given}
+
+
+class ChatPrompt(Object):
+    """What decides which text a chat becomes."""
+
+    messages: Annotated[
+        list[Message],
+        Field(
+            min_length=1,
+            max_length=MAX_MESSAGES,
+            description="The conversation so far, oldest first.",
+            examples=[[{"role": "user", "content": "Name three uses of paper."}]],
+        ),
+        FailFast(),
+    ]
+    continue_final_message: bool = Field(
+        default=False, description="Go on with the last message, not after it.", examples=[True]
+    )
+    add_generation_prompt: bool = Field(
+        default=True,
+        description="End with what begins an answer; false if the last message is continued.",
+        examples=[False],
+    )
+    add_special_tokens: bool = Field(
+        default=False,
+        description="Add the tokenizer's own, on top of those that the template writes.",
+        examples=[True],
+    )
+    chat_template_kwargs: Annotated[
+        dict[str, Any],
+        Field(
+            description="Variables that the model's template asks for, by their names.",
+            examples=[{"enable_thinking": False}],
+        ),
+    ] = Field(default={})
+
+    @field_validator("add_generation_prompt")
+    @classmethod
+    def _either_way(cls, value: bool, info: ValidationInfo) -> bool:
+        if value and info.data.get("continue_final_message"):
+            raise ValueError("the last message is to be continued (continue_final_message)")
+        return value
+
+    @field_validator("chat_template_kwargs")
+    @classmethod
+    def _bounded(cls, value: dict[str, Any]) -> dict[str, Any]:
+        try:
+            num_bytes = len(orjson.dumps(value))
+        except orjson.JSONEncodeError:
+            raise ValueError("it is nested too deeply") from None
+        if num_bytes > MAX_TEMPLATE_VARIABLES_LEN:
+            raise ValueError(
+                f"it has {num_bytes} bytes of JSON; send {MAX_TEMPLATE_VARIABLES_LEN} at most"
+            )
+        return value
+
+    @property
+    def begins_answer(self) -> bool:
+        return self.add_generation_prompt and not self.continue_final_message

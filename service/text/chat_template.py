@@ -5,12 +5,14 @@ The template comes with the model's files, so it is a program by someone else: i
 """
 
 import json
+import secrets
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
 
 from jinja2 import Template, TemplateError, nodes
 from jinja2.ext import Extension, LoopControlExtension
+from jinja2.meta import find_undeclared_variables
 from jinja2.parser import Parser
 
 from model.errors import ModelError
@@ -29,6 +31,11 @@ DEFAULT_TEMPLATE = (
 )
 """For models without one: paragraphs that begin with the speaker's role."""
 
+OURS = frozenset(
+    {"messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token"}
+)
+"""Names in a template that stand for what a request has parameters for, or for the model's own."""
+
 
 class ChatTemplateError(ValueError):
     """The template can't render this chat; the message is for whoever sent it."""
@@ -39,7 +46,12 @@ class ChatTemplate:
 
     def __init__(self, source: str | None, *, bos_token: str = "", eos_token: str = "") -> None:
         """source: None takes the default. Raises ModelError if it isn't a template."""
-        self._template = _compile(DEFAULT_TEMPLATE if source is None else source)
+        self.source = DEFAULT_TEMPLATE if source is None else source
+        self._template = _compile(self.source)
+        parsed = self._template.environment.parse(self.source)
+        known = OURS | self._template.environment.globals.keys()
+        self.variables = frozenset(find_undeclared_variables(parsed) - known)
+        """Names of what else it asks for, and does without."""
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
 
     def render(
@@ -47,10 +59,14 @@ class ChatTemplate:
         messages: Sequence[Mapping[str, Any]],
         *,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
         **variables: Any,
     ) -> str:
-        """Raises ChatTemplateError. Entries that are None are left out, as templates expect."""
+        """Raises ChatTemplateError. Entries that are None are left out, as templates expect.
+
+        continue_final_message: the text ends where the last message's content does.
+        """
         chat = [
             {key: value for key, value in message.items() if value is not None}
             for message in messages
@@ -60,6 +76,13 @@ class ChatTemplate:
             "tools": tools,
             "add_generation_prompt": add_generation_prompt,
         }
+        if not continue_final_message:
+            return self._render(variables)
+        mark = secrets.token_hex(16)
+        chat[-1]["content"] = f"{chat[-1].get('content', '')}{mark} "
+        return _before(mark, self._render(variables))
+
+    def _render(self, variables: Mapping[str, Any]) -> str:
         start_clock()
         try:
             return joined(self._template.generate(variables))
@@ -68,6 +91,17 @@ class ChatTemplate:
             raise ChatTemplateError(
                 f"the model's chat template can't render these messages: {reason}"
             ) from error
+
+
+def _before(mark: str, text: str) -> str:
+    """What comes before the mark, of which the template may have stripped the space that follows:
+    then it strips contents, and would have stripped this one."""
+    content, found, rest = text.rpartition(mark)
+    if not found:
+        raise ChatTemplateError(
+            "continue_final_message: the model's chat template doesn't write out the last message"
+        )
+    return content if rest.startswith(" ") else content.rstrip()
 
 
 def _compile(source: str) -> Template:
