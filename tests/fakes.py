@@ -81,11 +81,16 @@ def say(
     ids = [*text.encode(), END] if finish_reason == "stop" else list(text.encode())
 
     def script(request: Request) -> Iterator[Event]:
+        scores = prompt_logprobs_of(request)
+        if request.max_tokens == 0:
+            yield Event(request_id=request.id, prompt_logprobs=scores, finish_reason="length")
+            return
         for number, token_id in enumerate(ids, start=1):
             yield Event(
                 request_id=request.id,
                 token_ids=[token_id],
                 logprobs=logprobs_of(request, token_id),
+                prompt_logprobs=scores if number == 1 else (),
                 num_cached_tokens=num_cached_tokens if number == 1 else 0,
                 finish_reason=finish_reason if number == len(ids) else None,
                 timings=timings if number == len(ids) else None,
@@ -101,6 +106,14 @@ def logprobs_of(request: Request, token_id: int) -> list[TokenLogprobs]:
     others = [(97 + rank, -2.0 - rank) for rank in range(request.sampling.num_logprobs - 1)]
     top = [(token_id, -0.5), *others] if request.sampling.num_logprobs else []
     return [TokenLogprobs(-0.5, top)]
+
+
+def prompt_logprobs_of(request: Request) -> list[TokenLogprobs]:
+    """ "a" and its successors are always the likeliest."""
+    if request.num_prompt_logprobs is None:
+        return []
+    top = [(97 + rank, -1.0 - rank) for rank in range(request.num_prompt_logprobs)]
+    return [TokenLogprobs(-0.25 * token_id, top, 30) for token_id in request.prompt_ids[1:]]
 
 
 def hang_after(text: str) -> Script:
@@ -178,12 +191,18 @@ class Client:
     """Calls an app with the text model loaded and the engine as it is."""
 
     def __init__(
-        self, engine: FakeEngine | None = None, keys: KeyRing | None = None, **config: Any
+        self,
+        engine: FakeEngine | None = None,
+        keys: KeyRing | None = None,
+        *,
+        text: TextModel | None = None,
+        **config: Any,
     ) -> None:
         self.engine = engine or FakeEngine()
         knobs = {"served_model_name": "tiny,tiny-too"} | config
-        self.app = create_app(self.engine, fetch, load_text, ServerConfig(**knobs), keys)
-        asyncio.run(self.app.state.served.load(fetch, load_text))
+        load = load_text if text is None else lambda _: text
+        self.app = create_app(self.engine, fetch, load, ServerConfig(**knobs), keys)
+        asyncio.run(self.app.state.served.load(fetch, load))
 
     def request(self, method: str, path: str, **request: Any) -> httpx.Response:
         async def send() -> httpx.Response:

@@ -133,6 +133,48 @@ def test_todays_date_is_at_hand() -> None:
     assert render("{{ strftime_now('%Y') }}") in years
 
 
+@pytest.mark.parametrize("content", ["Well,", "Well, ", "  Well,\n", "OK!\n"])
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>\n{% endfor %}",
+        "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}</>\n{% endfor %}",
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}",
+    ],
+)
+def test_the_last_message_goes_on_as_in_transformers(template: str, content: str) -> None:
+    messages = [HI, {"role": "assistant", "content": content}]
+    expected = by_transformers(template, messages, continue_final_message=True)
+    got = ChatTemplate(template).render(
+        messages, add_generation_prompt=False, continue_final_message=True
+    )
+    assert got == expected
+
+
+def test_the_last_message_goes_on_where_it_is_also_said_before() -> None:
+    again = {"role": "assistant", "content": HI["content"]}
+    source = "{% for m in messages %}[{{ m.content }}]{% endfor %}"
+    assert render(source, [HI, again], continue_final_message=True) == "[Hi][Hi"
+    assert render(source, [HI, {"role": "assistant"}], continue_final_message=True) == "[Hi]["
+
+
+def test_a_last_message_that_is_not_written_out_cannot_go_on() -> None:
+    for source in ("{{ messages | length }}", "{{ messages[-1].content | upper }}"):
+        with pytest.raises(ChatTemplateError, match="continue_final_message"):
+            render(source, continue_final_message=True)
+
+
+def test_a_template_tells_which_variables_it_asks_for() -> None:
+    source = (
+        "{{ bos_token }}{{ eos_token }}{{ strftime_now('%Y') }}{% set own = 1 %}{{ own }}"
+        "{% for m in messages %}{{ loop.index }}{{ m.content }}{% endfor %}"
+        "{% if tools or documents or add_generation_prompt or continue_final_message or self %}{{ range(3) | list }}{% endif %}"
+        "{% if enable_thinking is defined and enable_thinking is false %}{{ style }}{% endif %}"
+    )
+    assert ChatTemplate(source).variables == {"enable_thinking", "style"}
+    assert ChatTemplate(None).variables == set()
+
+
 def test_a_model_without_a_template_gets_a_plain_one() -> None:
     default = ChatTemplate(None, bos_token="<s>")
     system = {"role": "system", "content": "Be brief."}

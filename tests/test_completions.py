@@ -1,11 +1,13 @@
 """Completions over HTTP: the forms of prompts, the order of choices, the lists of logprobs."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from model.batch import TokenLogprobs
 from service.engine.messages import Event, Request
-from tests.fakes import VOCAB_SIZE, Client, FakeEngine, events_of, say
+from tests.fakes import VOCAB_SIZE, Client, FakeEngine, Script, events_of, say
 
 
 def echo(request: Request) -> Any:
@@ -147,3 +149,36 @@ def test_several_tokens_at_once() -> None:
     answer = Client(FakeEngine(script)).complete().json()
     assert answer["choices"][0]["text"] == "abc"
     assert answer["usage"]["completion_tokens"] == 3
+
+
+def likelihoods(*logprobs: Sequence[float]) -> Script:
+    """The sequences of a prompt, of "a", "b", … as often as they have logprobs."""
+
+    def script(request: Request) -> list[Event]:
+        number = int(request.id.rpartition("-")[2]) % len(logprobs)
+        scores = [TokenLogprobs(logprob, []) for logprob in logprobs[number]]
+        ids = [97 + number] * len(scores)
+        event = Event(request_id=request.id, token_ids=ids, logprobs=scores, finish_reason="length")
+        return [event]
+
+    return script
+
+
+def test_the_best_of_several_are_the_likeliest_by_token() -> None:
+    engine = FakeEngine(likelihoods([-3.0], [-1.0, -1.5, -1.1], [float("-inf")], [-2.0, -0.1]))
+    asked = {"prompt": ["one", "two"], "best_of": 4, "n": 2, "return_token_ids": True}
+    answer = Client(engine).complete(**asked).json()
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
+    assert [choice["text"] for choice in answer["choices"]] == ["dd", "bbb"] * 2
+    assert answer["choices"][3]["prompt_token_ids"] == [*b"two"]
+    assert answer["choices"][0]["logprobs"] is None
+    assert answer["usage"]["completion_tokens"] == 2 * (1 + 3 + 1 + 2)
+    assert answer["usage"]["prompt_tokens"] == len("onetwo")
+    [request] = [r for r in engine.submitted if r.id.endswith("-7")]
+    assert request.prompt_ids == [*b"two"]
+
+
+def test_the_best_show_their_logprobs_where_asked() -> None:
+    engine = FakeEngine(likelihoods([-3.0], [-1.0]))
+    [choice] = Client(engine).complete(best_of=2, logprobs=0).json()["choices"]
+    assert choice["logprobs"]["token_logprobs"] == [-1.0]

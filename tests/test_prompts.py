@@ -91,3 +91,77 @@ def test_special_tokens_are_added_to_texts_where_asked_for(add: bool) -> None:
     assert chat == start + text.tokenizer.encode(rendered, add_special_tokens=False)
     prompts = asyncio.run(encode_prompts(["Hi", [1, 2]], serving, add_special_tokens=add))
     assert prompts == [[*start, *b"Hi"], [1, 2]]
+
+
+def kept(**fields: Any) -> tuple[list[int], int]:
+    """The prompt that is submitted for "abc", and how many tokens may follow it."""
+    client = Client()
+    answer = client.complete(**{"prompt": "abc"} | fields)
+    assert answer.status_code == 200, answer.text
+    [request] = client.engine.submitted
+    return request.prompt_ids, request.max_tokens
+
+
+@pytest.mark.parametrize("prompt", ["abc", [*b"abc"]])
+def test_the_end_of_a_prompt_is_kept(prompt: Any) -> None:
+    for num_kept, left in ((1, b"c"), (2, b"bc"), (3, b"abc"), (2**40, b"abc"), (-1, b"abc")):
+        assert kept(prompt=prompt, truncate_prompt_tokens=num_kept)[0] == [*left]
+
+
+def test_a_prompt_is_cut_so_that_what_follows_fits() -> None:
+    long = "x" * 1000 + "y"
+    prompt_ids, max_tokens = kept(prompt=long, truncate_prompt_tokens=-1, max_tokens=30)
+    assert (len(prompt_ids), prompt_ids[-1], max_tokens) == (MAX_MODEL_LEN - 30, ord("y"), 30)
+    prompt_ids, _ = kept(prompt=long, truncate_prompt_tokens=-1, max_tokens=0, echo=True)
+    assert len(prompt_ids) == MAX_MODEL_LEN
+    client = Client()
+    messages = [{"role": "user", "content": long}]
+    assert client.chat(messages=messages, truncate_prompt_tokens=-1).status_code == 200
+    [request] = client.engine.submitted
+    assert (len(request.prompt_ids), request.max_tokens) == (MAX_MODEL_LEN - 1, 1)
+
+
+def test_what_cannot_be_cut_enough_is_too_long() -> None:
+    for fields in ({"truncate_prompt_tokens": MAX_MODEL_LEN}, {"max_tokens": MAX_MODEL_LEN}):
+        answer = Client().complete(**{"prompt": "x" * 999, "truncate_prompt_tokens": -1} | fields)
+        assert answer.json()["error"]["code"] == "context_length_exceeded"
+
+
+VARIED = ChatTemplate(
+    "{% for m in messages %}<{{ m.content }}>{% endfor %}{{ style }}"
+    "{% if add_generation_prompt %}:{% endif %}"
+)
+
+
+def rendered(**fields: Any) -> str:
+    client = Client(text=TextModel(make_text().tokenizer, VARIED))
+    assert client.chat(**fields).status_code == 200
+    return bytes(client.engine.submitted[0].prompt_ids).decode()
+
+
+def test_a_chat_may_go_on_with_its_last_message() -> None:
+    assert rendered() == "<Hi>:"
+    assert rendered(add_generation_prompt=False) == "<Hi>"
+    assert rendered(continue_final_message=True) == "<Hi"
+
+
+def test_variables_reach_the_template() -> None:
+    assert rendered(chat_template_kwargs={"style": "!"}) == "<Hi>!:"
+
+
+@pytest.mark.parametrize("name", ["messages", "tools", "bos_token", "add_generation_prompt", "x"])
+def test_variables_that_the_template_does_not_ask_for_are_refused(name: str) -> None:
+    client = Client(text=TextModel(make_text().tokenizer, VARIED))
+    error = client.chat(chat_template_kwargs={name: "a"}).json()["error"]
+    assert error["param"] == "chat_template_kwargs"
+    assert f'"{name}"' in error["message"]
+    assert "asks for style" in error["message"]
+    none = Client().chat(chat_template_kwargs={name: "a"}).json()["error"]
+    assert "asks for none" in none["message"]
+
+
+def test_a_last_message_that_cannot_go_on_is_a_mistake_of_the_clients() -> None:
+    text = TextModel(make_text().tokenizer, ChatTemplate("{{ messages | length }}"))
+    answer = Client(text=text).chat(continue_final_message=True)
+    assert answer.status_code == 400
+    assert "continue_final_message" in answer.json()["error"]["message"]

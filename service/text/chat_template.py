@@ -32,7 +32,10 @@ DEFAULT_TEMPLATE = (
 """For models without one: paragraphs that begin with the speaker's role."""
 
 OURS = frozenset(
-    {"messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token"}
+    {
+        *("messages", "tools", "documents", "add_generation_prompt", "continue_final_message"),
+        *("bos_token", "eos_token", "self"),
+    }
 )
 """Names in a template that stand for what a request has parameters for, or for the model's own."""
 
