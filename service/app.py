@@ -11,15 +11,17 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from pydantic.json_schema import models_json_schema
 from starlette.middleware import Middleware
 
-from service.api import chat, completions, debug, models, ops
+from service.api import chat, completions, debug, embeddings, models, ops, tokens
 from service.api.context import RequestContext
+from service.api.embeddings import EmbeddingRequest
 from service.api.errors import HANDLERS
 from service.api.gate import Gate
 from service.api.schema import ChatRequest, CompletionRequest
+from service.api.schema_tokens import DetokenizeRequest, TokenizeRequest
 from service.api.served import ServedModel
 from service.auth import KeyRing
 from service.config import ServerConfig
@@ -28,6 +30,8 @@ from service.engine.protocol import Engine, EngineStatus
 from service.limits import Admission
 from service.metrics import EngineReading, Metrics
 from service.text.model import TextModel
+
+BODIES = (ChatRequest, CompletionRequest, EmbeddingRequest, TokenizeRequest, DetokenizeRequest)
 
 
 def create_app(
@@ -61,9 +65,18 @@ def create_app(
         redirect_slashes=False,
     )
     app.state.served = served
-    for api in (chat, completions, models, ops, *([debug] if config.debug_endpoints else [])):
-        app.include_router(api.router)
+    for router in routers(config):
+        app.include_router(router)
     return app
+
+
+def routers(config: ServerConfig) -> list[APIRouter]:
+    apis = (chat, completions, embeddings, models, ops, tokens)
+    return [
+        *(api.router for api in apis),
+        *([tokens.info_router] if config.tokenizer_info else []),
+        *([debug.router] if config.debug_endpoints else []),
+    ]
 
 
 def make_middleware(keys: KeyRing | None, metrics: Metrics) -> list[Middleware]:
@@ -100,7 +113,7 @@ class App(FastAPI):
     def openapi(self) -> dict[str, Any]:
         description = super().openapi()
         _, schemas = models_json_schema(
-            [(ChatRequest, "validation"), (CompletionRequest, "validation")],
+            [(body, "validation") for body in BODIES],
             ref_template="#/components/schemas/{model}",
         )
         description.setdefault("components", {}).setdefault("schemas", {}).update(schemas["$defs"])

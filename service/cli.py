@@ -145,7 +145,10 @@ def build(
     names = config.served_model_name or hub.public_names(model)
     named = replace(config, served_model_name=names)
     fetch = partial(hub.resolve, model)
-    return api.create_app(client.EngineClient(engine), fetch, text.TextModel.load, named, keys)
+    load_text = partial(
+        text.TextModel.load, use_generation_config=config.generation_config == "auto"
+    )
+    return api.create_app(client.EngineClient(engine), fetch, load_text, named, keys)
 
 
 def status(app: "api.App | None") -> EngineStatus:

@@ -4,6 +4,7 @@ The command line makes a flag `--kebab-case` of each field, with OCTAVO_SNAKE_CA
 in the environment; nothing else reads flags or the environment.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -38,6 +39,11 @@ def between(config: object, least: int, most: int, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
         require(least <= value <= most, name, value, f"take {least} to {most}")
+
+
+def one_of(config: object, choices: Collection[str], name: str) -> None:
+    value = getattr(config, name)
+    require(value in choices, name, value, f"take one of {choices}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +85,10 @@ class ServerConfig:
         "Most tokens of their prompts; 0: no limit.",
     )
     api_key_file: str = knob("", "TOML file of API keys; without one, none is asked for.")
+    generation_config: str = knob(
+        "auto", "auto: sample by default as the model's maker recommends; none: as OpenAI does."
+    )
+    tokenizer_info: bool = knob(False, "Whether /tokenizer_info shows the chat template and more.")
     debug_endpoints: bool = knob(False, "Whether /debug/steps shows the engine's last steps.")
     log_format: str = knob("auto", "json, pretty, or auto: pretty on a terminal.")
 
@@ -92,8 +102,8 @@ class ServerConfig:
             self.served_model_name,
             "write names, a comma between",
         )
-        formats = ("auto", "json", "pretty")
-        require(self.log_format in formats, "log_format", self.log_format, f"take one of {formats}")
+        one_of(self, ("auto", "none"), "generation_config")
+        one_of(self, ("auto", "json", "pretty"), "log_format")
 
     @property
     def served_names(self) -> list[str]:

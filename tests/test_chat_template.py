@@ -168,7 +168,8 @@ def test_a_template_tells_which_variables_it_asks_for() -> None:
     source = (
         "{{ bos_token }}{{ eos_token }}{{ strftime_now('%Y') }}{% set own = 1 %}{{ own }}"
         "{% for m in messages %}{{ loop.index }}{{ m.content }}{% endfor %}"
-        "{% if tools or documents or add_generation_prompt or continue_final_message or self %}{{ range(3) | list }}{% endif %}"
+        "{% if tools or documents or add_generation_prompt %}{{ range(3) | list }}{% endif %}"
+        "{% if continue_final_message %}{{ self }}{% endif %}"
         "{% if enable_thinking is defined and enable_thinking is false %}{{ style }}{% endif %}"
     )
     assert ChatTemplate(source).variables == {"enable_thinking", "style"}

@@ -31,7 +31,7 @@ async def encode_chat(
 
     per_message = 20  # for what a template writes around each
     num_chars = sum(len(message.content or "") + per_message for message in asked.messages)
-    return await _run(encode, num_chars)
+    return await run_aside(encode, num_chars)
 
 
 async def encode_prompts(
@@ -51,7 +51,7 @@ async def encode_prompts(
             for prompt in prompts
         ]
 
-    return await _run(encode, sum(map(len, prompts)))
+    return await run_aside(encode, sum(map(len, prompts)))
 
 
 def num_kept(asked: AnyRequest, max_model_len: int) -> int | None:
@@ -62,7 +62,8 @@ def num_kept(asked: AnyRequest, max_model_len: int) -> int | None:
     return max(max_model_len - num_new, 1)
 
 
-async def _run(work: Callable[[], Result], num_chars: int) -> Result:
+async def run_aside(work: Callable[[], Result], num_chars: int) -> Result:
+    """In a thread, where that is worth while."""
     return work() if num_chars <= INLINE_CHARS else await asyncio.to_thread(work)
 
 

@@ -50,14 +50,16 @@ class Serving:
     names: Sequence[str]
     max_body_bytes: int
 
-    def ticket(self, prefix: str, asked_name: str | None, caller: Caller) -> Ticket:
-        """Refuses a name that isn't served; the first name is the default.
-
-        While not even a token may wait, refuses all, before their prompts are tokenized.
-        """
-        name = asked_name if asked_name is not None else self.names[0]
+    def name(self, asked: str | None) -> str:
+        """Refuses one that isn't served; the first is the default."""
+        name = asked if asked is not None else self.names[0]
         if name not in self.names:
             raise model_not_found(name, self.names)
+        return name
+
+    def ticket(self, prefix: str, asked_name: str | None, caller: Caller) -> Ticket:
+        """While not even a token may wait, refuses all, before their prompts are tokenized."""
+        name = self.name(asked_name)
         now = time.monotonic()
         self.admission.check(1, 1, now)
         return Ticket(f"{prefix}-{uuid.uuid4().hex}", name, int(time.time()), now, caller)

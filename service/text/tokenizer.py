@@ -45,11 +45,11 @@ class Tokenizer:
 
     @property
     def bos_token(self) -> str:
-        return self._spelling(self.bos_id)
+        return self.spelling(self.bos_id)
 
     @property
     def eos_token(self) -> str:
-        return self._spelling(self.eos_id)
+        return self.spelling(self.eos_id)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Special tokens written out in the text become their ids either way.
@@ -86,7 +86,8 @@ class Tokenizer:
         """What the token stands for, which may be half a character; special tokens are spelled."""
         return self._token_bytes.by_id[token_id] if token_id < self.vocab_size else b""
 
-    def _spelling(self, token_id: int | None) -> str:
+    def spelling(self, token_id: int | None) -> str:
+        """As the vocabulary writes it, in its own alphabet of bytes; nothing for no token."""
         return "" if token_id is None else self._backend.id_to_token(token_id) or ""
 
 
