@@ -91,7 +91,7 @@ def test_defaults_are_valid(config: type[Any]) -> None:
         (ServerConfig, "served_model_name", "a,,b", "write names, a comma between"),
         (ServerConfig, "served_model_name", ",", "write names, a comma between"),
         (ServerConfig, "served_model_name", " ", "write names, a comma between"),
-        (ServerConfig, "generation_config", "vllm", "take one of"),
+        (ServerConfig, "generation_config", "vllm", "take one of ('auto', 'none')"),
         (ServerConfig, "log_format", "xml", "take one of ('auto', 'json', 'pretty')"),
         (SamplingConfig, "temperature", -0.1, "take 0 to 2"),
         (SamplingConfig, "temperature", float("nan"), "take 0 to 2"),
