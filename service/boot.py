@@ -82,7 +82,7 @@ class Unbuilt:
 
 
 def is_probe(scope: Scope) -> bool:
-    return (scope["method"], scope["path"]) == ("GET", "/livez")
+    return scope["method"] in ("GET", "HEAD") and scope["path"] == "/livez"
 
 
 def uncollected(build: Callable[[], AppT]) -> AppT:

@@ -227,10 +227,11 @@ class Client:
 
 
 @contextmanager
-def listening(client: Client) -> Iterator[tuple[str, int]]:
+def listening(client: Client, **config: Any) -> Iterator[tuple[str, int]]:
     """The address of a real socket on which the client's app is served."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = uvicorn.Server(uvicorn.Config(client.app, http=HttpProtocol, log_config=None))
+        config = {"http": HttpProtocol, "log_config": None} | config
+        server = uvicorn.Server(uvicorn.Config(client.app, **config))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:
