@@ -11,6 +11,7 @@ import torch
 from model.batch import Context, SamplingParams
 from model.logits import adjusted
 from model.sampling import Sampler
+from tests.distributions import chi_square_p, exact_probs
 
 LOGITS = [2.0, -1.0, 0.5, 0.0, 3.0, -2.0, 1.0, 0.25, -0.5]
 KNOWN = Context(known_ids=[0, 1, 1, 4, 5, 4, 4], prompt_len=3)  # the output is 4 5 4 4
@@ -97,3 +98,23 @@ def test_logprobs_are_of_the_logits_before_any_of_it() -> None:
     ((likeliest, logprob),) = token.logprobs.top
     assert likeliest == 4
     assert logprob == pytest.approx(expected[4].item())
+
+
+@pytest.mark.parametrize("drawing", [{}, {"temperature": 0.7, "top_p": 0.9}, {"top_k": 4}], ids=str)
+@pytest.mark.parametrize("params", PENALTIES, ids=range(len(PENALTIES)))
+@pytest.mark.parametrize("bans", [{}, {"forbidden_ids": {4, 7}, "allowed": bytes([0b11110111, 1])}])
+def test_draws_follow_what_bias_penalties_and_bans_leave(
+    params: SamplingParams, bans: dict[str, Any], drawing: dict[str, Any]
+) -> None:
+    num_draws = 3_000
+    params, context = replace(params, **drawing), replace(KNOWN, **bans)
+    tokens = Sampler(len(LOGITS)).sample(
+        torch.tensor(LOGITS).expand(num_draws, -1),
+        range(num_draws),
+        [params] * num_draws,
+        [context] * num_draws,
+    )
+    drawn = torch.tensor([token.token_id for token in tokens])
+    observed = torch.bincount(drawn, minlength=len(LOGITS)).tolist()
+    expected = exact_probs(defined(LOGITS, params, context), params)
+    assert chi_square_p(observed, expected) > 1e-3
