@@ -4,9 +4,10 @@ All that the engine sees of the model. Knows no requests, text or clock.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -26,10 +27,12 @@ from model.config import ModelConfig, load_config
 from model.errors import ModelError
 from model.host import usable_cores
 from model.kv_cache import KVCache, affordable_pages, page_bytes
-from model.packing import pack
+from model.native.cache import NativeCache, page_bytes as native_page_bytes
+from model.native.library import builds
+from model.native.transformer import load_native
+from model.packing import RaggedBatch, pack
 from model.sampling import Sampler, logprobs_of
-from model.transformer import Transformer
-from model.weights.load import load_model
+from model.weights.load import Report, load_model
 
 SCORED_AT_ONCE = 64
 
@@ -37,10 +40,34 @@ Progress = Callable[[str, str, float], None]
 """Takes the phase of loading, what of it was just done, and the share of the phase that is done."""
 
 
+class Cache(Protocol):
+    @property
+    def num_pages(self) -> int: ...
+
+    @property
+    def page_size(self) -> int: ...
+
+    def copy(self, pages: Sequence[tuple[int, int]]) -> None: ...
+
+
+class Model(Protocol):
+    """A Transformer, or a stand-in that computes the same in another way."""
+
+    @property
+    def config(self) -> ModelConfig: ...
+
+    def hidden(self, batch: RaggedBatch, cache: Any) -> Tensor: ...
+
+    def logits(self, x_SW: Tensor) -> Tensor: ...
+
+    @property
+    def norm(self) -> Callable[[Tensor], Tensor]: ...
+
+
 class TorchRunner:
     """Fulfils model.batch.Runner."""
 
-    def __init__(self, model: Transformer, cache: KVCache, *, max_model_len: int) -> None:
+    def __init__(self, model: Model, cache: Cache, *, max_model_len: int) -> None:
         self.page_size = cache.page_size
         self.num_pages = cache.num_pages
         self.vocab_size = model.config.vocab_size
@@ -119,19 +146,23 @@ def load_runner(
     kv_cache_memory: int,
     threads: int,
     progress: Progress,
+    quantization: str = "auto",
 ) -> TorchRunner:
     """From a folder or a .gguf file. 0 means automatic for any of the last three limits."""
     torch.set_num_threads(_num_threads(threads))
+    build = _native_build(quantization)
     config = load_config(path)
     if max_model_len > config.context_len:
         raise ModelError(
             f"max_model_len is {max_model_len}, but the model's context is {config.context_len} "
             "tokens: take that or less"
         )
-    model = load_model(path, config, report=partial(progress, "weights"))
-    progress("cache", "", 0.0)
     most = max_sequences * _num_pages(max_model_len or config.context_len)
-    cache = _allocate_cache(model, memory=kv_cache_memory, most_pages=most)
+    load = partial(_load_native, build=build) if build else _load_float32
+    model, page_bytes, allocate = load(path, config, report=partial(progress, "weights"))
+    progress("cache", "", 0.0)
+    num_pages = affordable_pages(page_bytes, memory=kv_cache_memory, most=most)
+    cache = allocate(config, num_pages=num_pages)
     max_model_len = _affordable_len(config, max_model_len, cache)
     runner = TorchRunner(model, cache, max_model_len=max_model_len)
     progress("warm-up", "", 0.0)
@@ -148,15 +179,34 @@ def _num_threads(asked: int) -> int:
     return asked or usable_cores()
 
 
-def _allocate_cache(model: Transformer, *, memory: int, most_pages: int) -> KVCache:
-    size = page_bytes(model.config, page_size=PAGE_SIZE, dtype=model.dtype)
-    num_pages = affordable_pages(size, memory=memory, most=most_pages)
-    return KVCache.allocate(
-        model.config, num_pages=num_pages, page_size=PAGE_SIZE, dtype=model.dtype
-    )
+def _native_build(quantization: str) -> str:
+    """The library that is to compute with weights of 8 bits; empty: PyTorch, in float32."""
+    built = builds() if quantization != "none" else []
+    if quantization == "int8" and not built:
+        raise ModelError(
+            "quantization is int8, but no native library is there that this processor can run: "
+            "install octavo again where there is a C compiler, or take auto or none"
+        )
+    return built[0] if built else ""
 
 
-def _affordable_len(config: ModelConfig, max_model_len: int, cache: KVCache) -> int:
+Loaded = tuple[Model, int, Callable[..., Cache]]
+"""A model, what a page of its cache takes in bytes, and what allocates that cache."""
+
+
+def _load_native(path: Path, config: ModelConfig, *, build: str, report: Report) -> Loaded:
+    threads = torch.get_num_threads()
+    model = load_native(path, config, build=build, threads=threads, report=report)
+    return model, native_page_bytes(config), NativeCache
+
+
+def _load_float32(path: Path, config: ModelConfig, *, report: Report) -> Loaded:
+    size = page_bytes(config, page_size=PAGE_SIZE, dtype=torch.float32)
+    allocate = partial(KVCache.allocate, page_size=PAGE_SIZE, dtype=torch.float32)
+    return load_model(path, config, report=report), size, allocate
+
+
+def _affordable_len(config: ModelConfig, max_model_len: int, cache: Cache) -> int:
     """What was asked for or is an error; else the model's context, as far as the cache holds it."""
     held = cache.num_pages * cache.page_size
     if max_model_len > held:

@@ -38,6 +38,7 @@ def load(folder: Path, **changes: Any) -> TorchRunner:
         "max_model_len": 0,
         "kv_cache_memory": 0,
         "threads": 1,
+        "quantization": "none",
         "progress": lambda phase, detail, fraction: None,
     }
     return load_runner(folder, **options | changes)

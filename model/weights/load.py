@@ -5,6 +5,7 @@ Of a tensor that is missing, unknown or of the wrong shape, the error says which
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,9 @@ from model.weights.stored import StoredTensor, read_all
 Report = Callable[[str, float], None]
 """Takes the name of the tensor that was just read, and the share of the tensors read so far."""
 
+Take = Callable[[str, Tensor], None]
+"""Is given a parameter of ours by its name, and its values as float32."""
+
 DRAWS = (init.normal_, init.kaiming_uniform_)
 
 
@@ -46,16 +50,32 @@ class _Undrawn(TorchFunctionMode):
 
 
 def load_model(path: Path, config: ModelConfig, *, report: Report) -> Transformer:
-    _check_memory(path, config)
+    # While a head is packed it is there twice; a tied one stays twice.
+    num_values = num_parameters(config) + config.vocab_size * config.hidden_size
+    check_memory(path, num_values * torch.float32.itemsize)
     model = skeleton(config)
-    try:
-        for parameter, values in _parameters(*_source(path, config), report=report):
-            _set(model, parameter, values)
-    except ModelError as error:
-        raise ModelError(f"{path}: {error}") from error
+    read_parameters(path, config, partial(_set, model), report=report)
     if config.tied_head:
         _set(model, "head.weight", model.embedding.weight)
     return model
+
+
+def read_parameters(path: Path, config: ModelConfig, take: Take, *, report: Report) -> None:
+    """Each parameter that the file holds; a tied head, which is the embedding, comes but once."""
+    try:
+        for parameter, values in _parameters(*_source(path, config), report=report):
+            take(parameter, values)
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from error
+
+
+def check_memory(path: Path, needed: int) -> None:
+    free = available_memory()
+    if needed > free:
+        raise ModelError(
+            f"{path}: the weights take {needed} bytes of memory, but only {free} are free: take a "
+            "smaller model, or free some memory"
+        )
 
 
 def skeleton(config: ModelConfig) -> Transformer:
@@ -74,17 +94,6 @@ def _set(model: Transformer, parameter: str, values: Tensor) -> None:
     module.load_state_dict({"weight": values}, assign=True)
     if isinstance(module, nn.Linear):
         model.set_submodule(name, packed(module))
-
-
-def _check_memory(path: Path, config: ModelConfig) -> None:
-    """While a head is packed it is there twice; a tied one stays twice."""
-    num_values = num_parameters(config) + config.vocab_size * config.hidden_size
-    needed, free = num_values * torch.float32.itemsize, available_memory()
-    if needed > free:
-        raise ModelError(
-            f"{path}: the weights take {needed} bytes of memory, but only {free} are free: take a "
-            "smaller model, or free some memory"
-        )
 
 
 def _source(path: Path, config: ModelConfig) -> tuple[dict[str, Place], list[StoredTensor]]:

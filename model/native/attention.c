@@ -1,0 +1,203 @@
+/* Online softmax (arXiv:1805.02867), a block of keys at a time. Blocks begin at fixed positions, so
+ * that a query adds up its keys in the same order in any batch and any chunk of a prompt. A key of
+ * the future weighs exactly 0, and 0 more changes no bit.
+ */
+#include "attention.h"
+
+#include <stddef.h>
+
+#include "vector.h"
+
+#define BLOCK_PAGES 4
+#define BLOCK_KEYS (BLOCK_PAGES * PAGE_SIZE)
+#define MOST_VECTORS 16 /* of LANES dimensions in a head */
+
+int num_tiles(const Batch *batch, int group_size)
+{
+    int total = 0;
+    for (int64_t s = 0; s < batch->num_sequences; s++)
+        total += ((int)batch->query_lens[s] * group_size + TILE_QUERIES - 1) / TILE_QUERIES;
+    return total;
+}
+
+/* The last queries of a prompt see the most keys, so they go first: no thread ends up with a long
+ * tile while the others are done. */
+void make_tiles(const Batch *batch, int group_size, Tile *tiles)
+{
+    int first_token = 0;
+    for (int32_t s = 0; s < batch->num_sequences; s++) {
+        int num_queries = (int)batch->query_lens[s] * group_size;
+        int first = (num_queries - 1) / TILE_QUERIES * TILE_QUERIES;
+        for (; first >= 0; first -= TILE_QUERIES) {
+            int left = num_queries - first;
+            *tiles++ = (Tile){s, first, left < TILE_QUERIES ? left : TILE_QUERIES, first_token};
+        }
+        first_token += (int)batch->query_lens[s];
+    }
+}
+
+/* What a tile's queries know so far; of each the largest score, and sums relative to it. */
+typedef struct {
+    const uint16_t *query[TILE_QUERIES];
+    int64_t position[TILE_QUERIES];
+    float most[TILE_QUERIES];
+    f32x16 total[TILE_QUERIES]; /* of the weights, lane by lane */
+    f32x16 out[MOST_VECTORS][TILE_QUERIES];
+    f32x16 scores[TILE_QUERIES][BLOCK_PAGES];
+    uint16_t weights[TILE_QUERIES][BLOCK_KEYS];
+} State;
+
+/* sums[q] += pairs of numbers of query q times pairs for each lane. */
+INLINE void add_pairs(const int num_queries, f32x16 *sums, const uint16_t *pairs, int stride,
+                      const uint16_t *const *factors, int num_pairs)
+{
+    for (int i = 0; i < num_pairs; i++) {
+        u32x16 pair_each = load_bits(pairs + (size_t)i * stride);
+        for (int q = 0; q < num_queries; q++)
+            sums[q] = dot_pairs(sums[q], pair_each, load_word(factors[q] + 2 * i));
+    }
+}
+
+INLINE void score_page(const int num_queries, State *state, int page, const uint16_t *keys, int D)
+{
+    f32x16 scores[TILE_QUERIES];
+    for (int q = 0; q < num_queries; q++)
+        scores[q] = all(0);
+    add_pairs(num_queries, scores, keys, 2 * PAGE_SIZE, state->query, D / 2);
+    for (int q = 0; q < num_queries; q++)
+        state->scores[q][page] = scores[q];
+}
+
+/* Scores become weights, and what was summed up before shrinks as the largest score grows. */
+INLINE void weigh_block(State *state, int q, int64_t first_position, int num_pages, int vectors)
+{
+    const i32x16 lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    f32x16 *scores = state->scores[q], most = all(state->most[q]);
+    for (int page = 0; page < num_pages; page++) {
+        int64_t last = state->position[q] - first_position - page * PAGE_SIZE;
+        i32x16 visible = lanes <= all_words(last > PAGE_SIZE ? PAGE_SIZE : (int32_t)last);
+        scores[page] = choose(visible, scores[page], all(-__builtin_inff()));
+        most = larger(most, scores[page]);
+    }
+    float largest_score = largest(most);
+    f32x16 shrink = exp2_of(all(state->most[q] - largest_score));
+    state->most[q] = largest_score;
+    state->total[q] *= shrink;
+    for (int vector = 0; vector < vectors; vector++)
+        state->out[vector][q] *= shrink;
+    for (int page = 0; page < num_pages; page++) {
+        uint16_t *weights = state->weights[q] + page * PAGE_SIZE;
+        store_bf16(weights, exp2_of(scores[page] - largest_score));
+        state->total[q] += from_bf16(weights);
+    }
+}
+
+INLINE void add_page(const int num_queries, State *state, int page, const uint16_t *values, int D)
+{
+    const uint16_t *weights[TILE_QUERIES];
+    for (int q = 0; q < num_queries; q++)
+        weights[q] = state->weights[q] + page * PAGE_SIZE;
+    for (int vector = 0; vector < D / LANES; vector++) {
+        f32x16 sums[TILE_QUERIES];
+        for (int q = 0; q < num_queries; q++)
+            sums[q] = state->out[vector][q];
+        add_pairs(num_queries, sums, values + vector * 2 * LANES, 2 * D, weights, PAGE_SIZE / 2);
+        for (int q = 0; q < num_queries; q++)
+            state->out[vector][q] = sums[q];
+    }
+}
+
+INLINE void attend_block(const int num_queries, State *state, const Attention *attention,
+                         const int64_t *pages, int num_pages, int64_t first_position, int kv_head)
+{
+    const int D = attention->head_dim, K = attention->num_kv_heads;
+    const size_t chunk = (size_t)PAGE_SIZE * D;
+    for (int page = 0; page < num_pages; page++)
+        score_page(num_queries, state, page,
+                   attention->pool + (pages[page] * 2 * K + kv_head) * chunk, D);
+    for (int q = 0; q < num_queries; q++)
+        weigh_block(state, q, first_position, num_pages, D / LANES);
+    for (int page = 0; page < num_pages; page++)
+        add_page(num_queries, state, page,
+                 attention->pool + (pages[page] * 2 * K + K + kv_head) * chunk, D);
+}
+
+static void begin(State *state, const Attention *attention, const Tile *tile, int kv_head)
+{
+    const int H = attention->num_heads, D = attention->head_dim;
+    const int G = H / attention->num_kv_heads;
+    for (int q = 0; q < tile->num_queries; q++) {
+        int token = tile->first_token + (tile->first + q) / G;
+        int head = kv_head * G + (tile->first + q) % G;
+        state->query[q] = attention->queries + ((size_t)token * H + head) * D;
+        state->position[q] = attention->batch->positions[token];
+        state->most[q] = -__builtin_inff();
+        state->total[q] = all(0);
+        for (int vector = 0; vector < D / LANES; vector++)
+            state->out[vector][q] = all(0);
+    }
+}
+
+static void finish(State *state, const Attention *attention, const Tile *tile, int kv_head)
+{
+    const int G = attention->num_heads / attention->num_kv_heads, dim = attention->out_dim;
+    for (int q = 0; q < tile->num_queries; q++) {
+        int token = tile->first_token + (tile->first + q) / G;
+        int head = kv_head * G + (tile->first + q) % G;
+        float *out = attention->out + (size_t)token * attention->out_stride + head * dim;
+        float total = sum(state->total[q]);
+        for (int d = 0; d < dim; d++)
+            out[d] = state->out[d / LANES][q][d % LANES] / total;
+    }
+}
+
+INLINE void attend_tile(const int num_queries, State *state, const Attention *attention,
+                        const Tile *tile, int kv_head)
+{
+    const Batch *batch = attention->batch;
+    const int64_t *pages = batch->page_table + tile->sequence * batch->table_width;
+    int num_pages = (int)(state->position[num_queries - 1] / PAGE_SIZE) + 1;
+    for (int page = 0; page < num_pages; page += BLOCK_PAGES) {
+        int left = num_pages - page;
+        attend_block(num_queries, state, attention, pages + page,
+                     left < BLOCK_PAGES ? left : BLOCK_PAGES, (int64_t)page * PAGE_SIZE, kv_head);
+    }
+}
+
+static void compute_tile(void *context, int item)
+{
+    const Attention *attention = context;
+    const Tile *tile = attention->tiles + item / attention->num_kv_heads;
+    int kv_head = item % attention->num_kv_heads;
+    State state;
+    begin(&state, attention, tile, kv_head);
+    switch (tile->num_queries) {
+    case 1: attend_tile(1, &state, attention, tile, kv_head); break;
+    case 2: attend_tile(2, &state, attention, tile, kv_head); break;
+    case 3: attend_tile(3, &state, attention, tile, kv_head); break;
+    case 4: attend_tile(4, &state, attention, tile, kv_head); break;
+    case 5: attend_tile(5, &state, attention, tile, kv_head); break;
+    case 6: attend_tile(6, &state, attention, tile, kv_head); break;
+    case 7: attend_tile(7, &state, attention, tile, kv_head); break;
+    default: attend_tile(8, &state, attention, tile, kv_head); break;
+    }
+    finish(&state, attention, tile, kv_head);
+}
+
+void attend(Team *team, Attention *attention)
+{
+    share(team, attention->num_tiles * attention->num_kv_heads, compute_tile, attention);
+}
+
+void write_key(uint16_t *page_keys, int offset, const float *key, int num_values)
+{
+    for (int d = 0; d < num_values; d++)
+        page_keys[(d / 2 * PAGE_SIZE + offset) * 2 + d % 2] = bf16(key[d]);
+}
+
+void write_value(uint16_t *page_values, int head_dim, int offset, const float *value,
+                 int num_values)
+{
+    for (int d = 0; d < num_values; d++)
+        page_values[(offset / 2 * head_dim + d) * 2 + offset % 2] = bf16(value[d]);
+}

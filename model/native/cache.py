@@ -1,0 +1,40 @@
+"""Paged storage of keys and values in bfloat16, laid out as attention.h says.
+
+Which page belongs to which sequence is the scheduler's business, as with model.kv_cache.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from model.config import ModelConfig
+from model.native.library import LANES, PAGE_SIZE
+
+
+class NativeCache:
+    page_size = PAGE_SIZE
+
+    def __init__(self, config: ModelConfig, *, num_pages: int) -> None:
+        self.num_pages = num_pages
+        shape = (config.num_layers, num_pages, _page_len(config))
+        # Zeros that the system hands out page by page as they are first written; it must be zeros,
+        # since a masked slot weighs 0, but 0 times a stray NaN would be NaN.
+        self.pool = torch.from_numpy(np.zeros(shape, np.int16))
+
+    def copy(self, pages: Sequence[tuple[int, int]]) -> None:
+        """Pages as (from, to), in every layer; all are read before any is written."""
+        if pages:
+            sources_N, targets_N = torch.tensor(pages).T
+            self.pool[:, targets_N] = self.pool[:, sources_N]
+
+
+def page_bytes(config: ModelConfig) -> int:
+    """Of one page in all layers together."""
+    return config.num_layers * _page_len(config) * 2
+
+
+def _page_len(config: ModelConfig) -> int:
+    """In one layer, with heads padded to whole vectors."""
+    head_dim = -(-config.head_dim // LANES) * LANES
+    return 2 * config.num_kv_heads * PAGE_SIZE * head_dim

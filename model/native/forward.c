@@ -1,0 +1,246 @@
+/* In reading order: what a step works with, a layer from its norm to its residual, the step. */
+#include "forward.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "rows.h"
+#include "vector.h"
+
+#define ROWS_AN_ITEM 4 /* of work that is done row by row */
+
+typedef struct {
+    const Model *model;
+    const Batch *batch;
+    State *state;
+    int num_rows;
+    int padded_dim;    /* D, padded to whole LANES */
+    int stride;        /* of `wide` */
+    float *x;          /* [T][W], the residual stream */
+    float *wide;       /* [T][stride]: queries, keys and values; or the feed-forward's inside */
+    float *attended;   /* [T][H * D] */
+    float *rotation;   /* [T][D] */
+    uint16_t *queries; /* [T][H][padded_dim] */
+    Quantized inputs;  /* of the next product */
+    Tile *tiles;
+    int num_tiles;
+    uint16_t *pool; /* of the layer at hand */
+} Step;
+
+static size_t divide(Step *step, char *memory)
+{
+    const Model *model = step->model;
+    const size_t T = (size_t)step->num_rows, H = (size_t)model->num_heads;
+    const size_t D = (size_t)model->head_dim, F = (size_t)model->intermediate_size;
+    const size_t heads = H + 2 * (size_t)model->num_kv_heads, W = (size_t)model->hidden_size;
+    const size_t stride = heads * D > F ? heads * D : F;
+    const size_t K = ((stride > W ? stride : W) + WEIGHT_GROUP - 1) / WEIGHT_GROUP * WEIGHT_GROUP;
+    size_t used = 0;
+    step->padded_dim = (int)((D + LANES - 1) / LANES * LANES);
+    step->stride = (int)stride;
+    step->x = part(memory, &used, T * W, sizeof(float));
+    step->wide = part(memory, &used, T * stride, sizeof(float));
+    step->attended = part(memory, &used, T * H * D, sizeof(float));
+    step->rotation = part(memory, &used, T * D, sizeof(float));
+    step->queries = part(memory, &used, T * H * (size_t)step->padded_dim, sizeof(uint16_t));
+    step->inputs.codes = part(memory, &used, T * K, 1);
+    step->inputs.scales = part(memory, &used, T * K / INPUT_GROUP, sizeof(float));
+    step->inputs.offsets = part(memory, &used, T * K / INPUT_GROUP, sizeof(int32_t));
+    step->tiles = part(memory, &used, (size_t)step->num_tiles, sizeof(Tile));
+    return used;
+}
+
+static int allocate(Step *step)
+{
+    char *memory = reserve(step->state, divide(step, NULL));
+    if (memory == NULL)
+        return -1;
+    divide(step, memory);
+    return 0;
+}
+
+/* Work that is done row by row, and what it is done with. */
+typedef struct Rows Rows;
+struct Rows {
+    Step *step;
+    void (*work)(const Rows *rows, int row);
+    const float *from;
+    int num_values, stride;
+    const float *weight; /* of a norm */
+    const Matrix *next;
+};
+
+static void do_rows(void *context, int item)
+{
+    const Rows *rows = context;
+    int stop = (item + 1) * ROWS_AN_ITEM;
+    for (int row = item * ROWS_AN_ITEM; row < stop && row < rows->step->num_rows; row++)
+        rows->work(rows, row);
+}
+
+static void each_row(Rows rows, Phase phase)
+{
+    int num_items = (rows.step->num_rows + ROWS_AN_ITEM - 1) / ROWS_AN_ITEM;
+    share(rows.step->state->team, num_items, do_rows, &rows);
+    mark(rows.step->state, phase);
+}
+
+static void quantize_one(const Rows *rows, int row)
+{
+    const float *from = rows->from + (size_t)row * rows->stride;
+    quantize_row(from, rows->num_values, row, &rows->step->inputs, rows->next->num_inputs);
+}
+
+static void norm_one(const Rows *rows, int row)
+{
+    const int W = rows->num_values;
+    float normed[W];
+    rms_norm(rows->from + (size_t)row * W, rows->weight, W, rows->step->model->norm_eps, normed);
+    quantize_row(normed, W, row, &rows->step->inputs, rows->next->num_inputs);
+}
+
+static void quantize(Step *step, const float *x, int num_values, int stride, const Matrix *next)
+{
+    each_row((Rows){step, quantize_one, x, num_values, stride, NULL, next}, NORM);
+}
+
+static void norm(Step *step, const float *weight, const Matrix *next)
+{
+    const int W = step->model->hidden_size;
+    each_row((Rows){step, norm_one, step->x, W, W, weight, next}, NORM);
+}
+
+static void multiply(Step *step, const Matrix *matrix, Ending ending, float *out, int stride,
+                     Phase phase)
+{
+    product(step->state->team, matrix, &step->inputs, step->num_rows, ending, out, stride);
+    mark(step->state, phase);
+}
+
+/* A token's queries, turned and made ready. */
+static void place_queries(Step *step, int row, float *heads)
+{
+    const int H = step->model->num_heads, D = step->model->head_dim, padded = step->padded_dim;
+    const float scale = 1.44269504f / sqrtf((float)D); /* attention takes powers of 2, not of e */
+    uint16_t *queries = step->queries + (size_t)row * H * padded;
+    for (int head = 0; head < H; head++, heads += D, queries += padded) {
+        rotate(heads, step->rotation + (size_t)row * D, D / 2);
+        to_bf16(heads, D, scale, queries);
+        memset(queries + D, 0, sizeof(uint16_t) * (size_t)(padded - D));
+    }
+}
+
+/* A token's keys, turned, and its values: to its slot in the cache. */
+static void cache(Step *step, int row, float *keys)
+{
+    const int K = step->model->num_kv_heads, D = step->model->head_dim, padded = step->padded_dim;
+    const size_t chunk = (size_t)PAGE_SIZE * padded;
+    const int offset = (int)step->batch->offsets[row];
+    uint16_t *page = step->pool + (size_t)step->batch->page_ids[row] * 2 * K * chunk;
+    for (int head = 0; head < K; head++) {
+        rotate(keys + head * D, step->rotation + (size_t)row * D, D / 2);
+        write_key(page + head * chunk, offset, keys + head * D, D);
+        write_value(page + (K + head) * chunk, padded, offset, keys + (K + head) * D, D);
+    }
+}
+
+static void place_one(const Rows *rows, int row)
+{
+    Step *step = rows->step;
+    float *heads = step->wide + (size_t)row * step->stride;
+    place_queries(step, row, heads);
+    cache(step, row, heads + step->model->num_heads * step->model->head_dim);
+}
+
+static void attend_all(Step *step)
+{
+    const Model *model = step->model;
+    Attention attention = {
+        .batch = step->batch,
+        .tiles = step->tiles,
+        .num_tiles = step->num_tiles,
+        .num_heads = model->num_heads,
+        .num_kv_heads = model->num_kv_heads,
+        .head_dim = step->padded_dim,
+        .queries = step->queries,
+        .pool = step->pool,
+        .out = step->attended,
+        .out_stride = model->num_heads * model->head_dim,
+        .out_dim = model->head_dim,
+    };
+    attend(step->state->team, &attention);
+    mark(step->state, ATTEND);
+}
+
+/*  qkv of a token:   │ queries: H │ keys: K │ values: K │ heads
+ *                    └─── are rotated ──────┘
+ *                                 └─── are cached ──────┘
+ */
+static void run_layer(Step *step, const Layer *layer)
+{
+    const int W = step->model->hidden_size, F = step->model->intermediate_size;
+    const int HD = step->model->num_heads * step->model->head_dim;
+    norm(step, layer->attention_norm, &layer->qkv);
+    multiply(step, &layer->qkv, STORE, step->wide, step->stride, QKV);
+    each_row((Rows){.step = step, .work = place_one}, ROTATE);
+    attend_all(step);
+    quantize(step, step->attended, HD, HD, &layer->output);
+    multiply(step, &layer->output, ADD, step->x, W, OUTPUT);
+    norm(step, layer->feed_forward_norm, &layer->gate_up);
+    multiply(step, &layer->gate_up, SWIGLU, step->wide, step->stride, GATE_UP);
+    quantize(step, step->wide, F, step->stride, &layer->down);
+    multiply(step, &layer->down, ADD, step->x, W, DOWN);
+}
+
+static void embed_one(const Rows *rows, int row)
+{
+    Step *step = rows->step;
+    const Model *model = step->model;
+    const size_t W = (size_t)model->hidden_size, D = (size_t)model->head_dim;
+    const float *embedding = model->embedding + (size_t)step->batch->token_ids[row] * W;
+    memcpy(step->x + row * W, embedding, W * sizeof(float));
+    rotation_at(step->batch->positions[row], model->frequency, (int)D / 2, step->rotation + row * D);
+}
+
+void pack_matrix(State *state, const float *weights, int num_rows, int num_values, Matrix *matrix,
+                 int first_block, int step)
+{
+    begin_step(state);
+    pack_rows(state->team, weights, num_rows, num_values, matrix, first_block, step);
+    end_step(state);
+}
+
+int forward_hidden(const Model *model, State *state, const Batch *batch, uint16_t *pool,
+                   int64_t num_pages, float *out)
+{
+    const int G = model->num_heads / model->num_kv_heads;
+    Step step = {.model = model, .batch = batch, .state = state, .pool = pool};
+    step.num_rows = (int)batch->num_tokens;
+    step.num_tiles = num_tiles(batch, G);
+    if (allocate(&step) != 0)
+        return -1;
+    make_tiles(batch, G, step.tiles);
+    const size_t page = 2 * (size_t)model->num_kv_heads * PAGE_SIZE * step.padded_dim;
+    begin_step(state);
+    each_row((Rows){.step = &step, .work = embed_one}, ROTATE);
+    for (int layer = 0; layer < model->num_layers; layer++) {
+        run_layer(&step, &model->layers[layer]);
+        step.pool += (size_t)num_pages * page;
+    }
+    end_step(state);
+    memcpy(out, step.x, (size_t)step.num_rows * model->hidden_size * sizeof(float));
+    return 0;
+}
+
+int forward_logits(const Model *model, State *state, const float *x, int64_t num_rows, float *out)
+{
+    Step step = {.model = model, .state = state, .num_rows = (int)num_rows};
+    if (allocate(&step) != 0)
+        return -1;
+    memcpy(step.x, x, (size_t)num_rows * model->hidden_size * sizeof(float));
+    begin_step(state);
+    norm(&step, model->norm, &model->head);
+    multiply(&step, &model->head, STORE, out, model->vocab_size, HEAD);
+    end_step(state);
+    return 0;
+}

@@ -1,0 +1,45 @@
+/* Row by row; the loops are such as compilers make vectors of by themselves. */
+#include "rows.h"
+
+#include <math.h>
+
+#include "vector.h"
+
+void rms_norm(const float *x, const float *weight, int num_values, float eps, float *y)
+{
+    f32x16 squares = all(0);
+    int i = 0;
+    for (; i + LANES <= num_values; i += LANES)
+        squares += load(x + i) * load(x + i);
+    float total = sum(squares);
+    for (; i < num_values; i++)
+        total += x[i] * x[i];
+    float scale = 1 / sqrtf(total / (float)num_values + eps);
+    for (i = 0; i < num_values; i++)
+        y[i] = x[i] * scale * weight[i];
+}
+
+void rotation_at(int64_t position, const float *frequency, int num_pairs, float *rotation)
+{
+    for (int pair = 0; pair < num_pairs; pair++) {
+        float angle = (float)position * frequency[pair];
+        rotation[pair] = cosf(angle);
+        rotation[num_pairs + pair] = sinf(angle);
+    }
+}
+
+void rotate(float *head, const float *rotation, int num_pairs)
+{
+    for (int i = 0; i < num_pairs; i++) {
+        float a = head[i], b = head[num_pairs + i];
+        float cosine = rotation[i], sine = rotation[num_pairs + i];
+        head[i] = a * cosine - b * sine;
+        head[num_pairs + i] = b * cosine + a * sine;
+    }
+}
+
+void to_bf16(const float *x, int num_values, float scale, uint16_t *to)
+{
+    for (int i = 0; i < num_values; i++)
+        to[i] = bf16(x[i] * scale);
+}

@@ -1,0 +1,171 @@
+"""The native model: owns the packed weights and the threads, and calls the library for each step.
+
+A stand-in for model.transformer.Transformer with the same two verbs, `hidden` and `logits`. Weights
+come one parameter at a time, by the names of model.weights.names, as float32.
+
+Shapes: T packed tokens, S rows of the output, W model width, V vocabulary.
+"""
+
+from ctypes import CDLL, addressof, byref, c_double
+from pathlib import Path
+from weakref import finalize
+
+import torch
+from torch import Tensor
+from torch.nn.functional import rms_norm
+
+from model.config import ModelConfig
+from model.errors import ModelError
+from model.native.cache import NativeCache
+from model.native.library import LANES, PHASES, WEIGHT_GROUP, Batch, Layer, Matrix, Model, load
+from model.packing import RaggedBatch
+from model.rope import inverse_frequencies
+from model.weights.load import Report, check_memory, read_parameters
+from model.weights.names import FREQUENCY_DIVISORS, num_parameters
+
+
+class NativeTransformer:
+    def __init__(self, config: ModelConfig, *, build: str, threads: int) -> None:
+        self.config = config
+        self._library = load(build)
+        self._state = _create_state(self._library, threads)
+        finalize(self, self._library.state_destroy, self._state)
+        self._layers = (Layer * config.num_layers)()
+        self._tensors: dict[str, Tensor] = {}
+        """What the structures point into."""
+        self._model = Model(
+            config.vocab_size,
+            config.hidden_size,
+            config.intermediate_size,
+            config.num_layers,
+            config.num_heads,
+            config.num_kv_heads,
+            config.head_dim,
+            config.norm_eps,
+            frequency=self._kept("frequency", inverse_frequencies(config)),
+            layers=addressof(self._layers),
+        )
+
+    def set(self, parameter: str, values: Tensor) -> None:
+        """Takes a parameter; matrices are quantized and packed at once."""
+        if parameter == FREQUENCY_DIVISORS:
+            self._tensors["frequency"] /= values
+            return
+        name = parameter.removesuffix(".weight")
+        values = values.contiguous()
+        if name == "embedding":
+            self._model.embedding = self._kept(name, values)
+            if self.config.tied_head:
+                self._model.head = self._packed("head", values)
+        else:
+            is_vector = values.dim() == 1
+            place = self._kept(name, values) if is_vector else self._packed(name, values)
+            setattr(self._owner(name), name.rpartition(".")[2], place)
+
+    def _owner(self, name: str) -> Model | Layer:
+        """What has the field that the last part of the name says."""
+        parts = name.split(".")
+        return self._layers[int(parts[1])] if parts[0] == "blocks" else self._model
+
+    def _kept(self, name: str, values: Tensor) -> int:
+        self._tensors[name] = values
+        return values.data_ptr()
+
+    def _packed(self, name: str, weight_NK: Tensor) -> Matrix:
+        """Gate and up, which come one below the other, take turns block by block."""
+        parts = weight_NK.chunk(2) if name.endswith(".gate_up") else (weight_NK,)
+        num_outputs, num_inputs = weight_NK.shape
+        padded_inputs = -(-num_inputs // WEIGHT_GROUP) * WEIGHT_GROUP
+        num_blocks = sum(-(-len(part) // LANES) for part in parts)
+        codes = torch.empty(num_blocks * LANES * padded_inputs, dtype=torch.uint8)
+        scales = torch.empty(len(codes) // WEIGHT_GROUP, dtype=torch.int16)
+        matrix = Matrix(
+            padded_inputs,
+            num_outputs,
+            self._kept(f"{name}.codes", codes),
+            self._kept(f"{name}.scales", scales),
+        )
+        for index, part in enumerate(parts):
+            self._library.pack_matrix(
+                self._state,
+                part.data_ptr(),
+                len(part),
+                num_inputs,
+                byref(matrix),
+                index,
+                len(parts),
+            )
+        return matrix
+
+    def hidden(self, batch: RaggedBatch, cache: NativeCache) -> Tensor:
+        """What the last block makes of each token: x_TW, before the norm."""
+        x_TW = torch.empty(len(batch.token_ids_T), self.config.hidden_size)
+        _check(
+            self._library.forward_hidden(
+                byref(self._model),
+                self._state,
+                byref(_native_batch(batch)),
+                cache.pool.data_ptr(),
+                cache.num_pages,
+                x_TW.data_ptr(),
+            )
+        )
+        return x_TW
+
+    def logits(self, x_SW: Tensor) -> Tensor:
+        x_SW = x_SW.contiguous()
+        logits_SV = torch.empty(len(x_SW), self.config.vocab_size)
+        _check(
+            self._library.forward_logits(
+                byref(self._model), self._state, x_SW.data_ptr(), len(x_SW), logits_SV.data_ptr()
+            )
+        )
+        return logits_SV
+
+    def norm(self, x_TW: Tensor) -> Tensor:
+        """The last one, which `logits` begins with."""
+        weight_W = self._tensors["norm"]
+        return rms_norm(x_TW, weight_W.shape, weight_W, self.config.norm_eps)
+
+    def take_seconds(self, *, timed: bool) -> dict[str, float]:
+        """By phase, since the last call; zeros unless that asked for them."""
+        seconds = (c_double * len(PHASES))()
+        self._library.state_take_seconds(self._state, timed, seconds)
+        return dict(zip(PHASES, seconds, strict=True))
+
+
+def load_native(
+    path: Path, config: ModelConfig, *, build: str, threads: int, report: Report
+) -> NativeTransformer:
+    head = config.vocab_size * config.hidden_size
+    check_memory(path, num_parameters(config) + head * (1 + torch.float32.itemsize))
+    model = NativeTransformer(config, build=build, threads=threads)
+    read_parameters(path, config, model.set, report=report)
+    return model
+
+
+def _create_state(library: CDLL, threads: int) -> int:
+    state = library.state_create(threads)
+    if state is None:
+        raise ModelError(f"the system grants no {threads} threads: take fewer by --threads")
+    return state
+
+
+def _native_batch(batch: RaggedBatch) -> Batch:
+    num_sequences, table_width = batch.page_table_SN.shape
+    return Batch(
+        len(batch.token_ids_T),
+        num_sequences,
+        table_width,
+        batch.token_ids_T.data_ptr(),
+        batch.positions_T.data_ptr(),
+        batch.page_ids_T.data_ptr(),
+        batch.offsets_T.data_ptr(),
+        batch.page_table_SN.data_ptr(),
+        batch.query_lens_S.data_ptr(),
+    )
+
+
+def _check(failed: int) -> None:
+    if failed:
+        raise MemoryError("no memory for what a step works with")
