@@ -44,7 +44,7 @@ $(VENV)/pip: constraints.txt
 	$(PIP_INSTALL) --constraint constraints.txt pip
 	touch $@
 
-$(VENV)/installed: $(VENV)/pip pyproject.toml
+$(VENV)/installed: $(VENV)/pip pyproject.toml hatch_build.py $(wildcard model/native/*.[ch])
 	$(PIP_INSTALL) $(PINNED) --editable .
 	touch $@
 
