@@ -417,10 +417,7 @@ def test_what_a_template_sees_of_a_message() -> None:
     [
         ("audio", None, {"id": "a"}),
         ("function_call", None, {"name": "f", "arguments": "{}"}),
-        ("reasoning", "", "I think"),
-        ("reasoning_content", "", "I think"),
         ("refusal", "", "No."),
-        ("tool_calls", [], [{"id": "a"}]),
         ("tools", [], [{"type": "function"}]),
     ],
 )

@@ -44,7 +44,13 @@ class Dialect(Protocol):
     def choice(
         self, index: int, text: str, logprobs: Logprobs | None, finish_reason: str | None
     ) -> dict[str, Any]:
-        """A choice that is whole."""
+        """A choice that is whole, but for what isn't text."""
+
+    def asides(self, delta: Delta) -> list[dict[str, Any]]:
+        """Choices in a stream, for what of a delta isn't text."""
+
+    def add_asides(self, choice: dict[str, Any], parts: Sequence[Delta]) -> None:
+        """The same of a whole choice."""
 
 
 async def answer(request: Request, generation: Generation, dialect: Dialect) -> Response:
@@ -84,18 +90,21 @@ class ChunkEncoder:
             opening = self._dialect.opening(delta.index)
             events = b"".join(self._event(choice) for choice in opening)
         token_ids = delta.token_ids
+        for aside in self._dialect.asides(delta):
+            events += self._event(aside, token_ids)
+            token_ids = ()
         if delta.text or delta.logprobs:
-            events += self._text(delta)
+            events += self._text(delta, token_ids)
             token_ids = ()
         if delta.finish_reason is not None:
             last = self._chunk(delta.index, finish_reason=delta.finish_reason)
             events += self._event(last | _timings(delta.index, self._generation), token_ids)
         return events
 
-    def _text(self, delta: Delta) -> bytes:
+    def _text(self, delta: Delta, token_ids: Sequence[int]) -> bytes:
         if delta.logprobs or self._tells_more:
             chunk = self._chunk(delta.index, delta.text, delta.logprobs or None)
-            return self._event(chunk, delta.token_ids)
+            return self._event(chunk, token_ids)
         if delta.index not in self._templates:
             self._templates[delta.index] = self._template(delta.index)
         before, after = self._templates[delta.index]
@@ -163,6 +172,7 @@ def _join(
         None if asked.num_logprobs is None else [e for part in parts for e in part.logprobs],
         parts[-1].finish_reason,
     )
+    dialect.add_asides(choice, parts)
     if asked.return_token_ids:
         choice["token_ids"] = [token_id for part in parts for token_id in part.token_ids]
     if not dialect.tells_prompt_once:

@@ -11,11 +11,16 @@ from itertools import repeat
 from typing import Literal
 
 from model.batch import TokenLogprobs
+from service.api.form import FREE, Form
 from service.api.logprobs import LogprobEntry, Speller, finite
 from service.api.schema import AnyRequest
 from service.engine.messages import Event
+from service.text.message import Pieces
 from service.text.stops import StopChecker
 from service.text.tokenizer import Tokenizer
+from service.text.tool_parser import CallPiece
+
+FinishReason = Literal["stop", "length", "tool_calls"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +30,15 @@ class Delta:
     index: int
     text: str
     logprobs: Sequence[LogprobEntry] = ()
-    finish_reason: Literal["stop", "length"] | None = None
+    finish_reason: FinishReason | None = None
     token_ids: Sequence[int] = ()
     """Those generated, of which one that ended the sequence is no text."""
+    thoughts: str = ""
+    calls: Sequence[CallPiece] = ()
+
+    @property
+    def tells(self) -> bool:
+        return bool(self.text or self.thoughts or self.calls)
 
 
 class Choice:
@@ -38,6 +49,7 @@ class Choice:
         stops: StopChecker,
         asked: AnyRequest,
         prompt_ids: Sequence[int] = (),
+        form: Form = FREE,
     ) -> None:
         self.index = index
         self.num_tokens = 0
@@ -46,19 +58,24 @@ class Choice:
         """Of the prompt, known with the first token."""
         self.prompt_logprobs: Sequence[TokenLogprobs] = ()
         """Of the prompt's tokens but the first, where they were asked for."""
-        self.finish_reason: Literal["stop", "length"] | None = None
+        self.finish_reason: FinishReason | None = None
         self._tokenizer = tokenizer
         self._asked = asked
         self._unechoed_ids = prompt_ids if asked.echoes else ()
         self._speller = Speller(tokenizer, asked)
         self._detokenizer = tokenizer.detokenizer(
-            skip_special_tokens=asked.skip_special_tokens, continues_text=True
+            skip_special_tokens=asked.skip_special_tokens,
+            continues_text=True,
+            shown_ids=form.shown_ids,
         )
+        self._parser = form.new_parser() if form.new_parser else None
         self._stops = stops
         self._text_len = 0
         self._logprob_sum = 0.0
         self._entries: list[LogprobEntry] = []
         self._ids: list[int] = []
+        self._thoughts = ""
+        self._calls: list[CallPiece] = []
 
     @property
     def mean_logprob(self) -> float:
@@ -81,10 +98,11 @@ class Choice:
                 return self._end(text, "stop")
         match event.finish_reason:
             case "stop" | "length" as reason:
-                text += self._stops.push(self._detokenizer.flush()) + self._stops.flush()
+                text += self._read(self._detokenizer.flush()) + self._flush()
                 return self._end(text, reason if self._stops.matched is None else "stop")
             case _:
-                return self._delta(text) if text else Delta(self.index, "")
+                tells = text or self._thoughts or self._calls
+                return self._delta(text) if tells else Delta(self.index, "")
 
     def _echo(self) -> str:
         """The prompt, once. Its special tokens are shown, but for one that begins all texts."""
@@ -117,18 +135,36 @@ class Choice:
             self._enter(token_id, logprobs, self._text_len)
         text = self._detokenizer.push(token_id)
         self._text_len += len(text)
-        return self._stops.push(text)
+        return self._read(text)
+
+    def _read(self, text: str) -> str:
+        """What of it is content that no stop string can begin in."""
+        return self._stops.push(self._keep(self._parser.push(text)) if self._parser else text)
+
+    def _flush(self) -> str:
+        text = self._stops.push(self._keep(self._parser.flush())) if self._parser else ""
+        return text + self._stops.flush()
+
+    def _keep(self, pieces: Pieces) -> str:
+        """What isn't content goes with the next delta."""
+        self._thoughts += pieces.thoughts
+        self._calls += pieces.calls
+        return pieces.content
 
     def _enter(self, token_id: int, logprobs: TokenLogprobs | None, text_offset: int) -> None:
         num_top = self._asked.num_logprobs
         self._entries.append(self._speller.entry(token_id, logprobs, text_offset, num_top))
 
-    def _end(self, text: str, reason: Literal["stop", "length"]) -> Delta:
+    def _end(self, text: str, reason: FinishReason) -> Delta:
+        if reason == "stop" and self._parser and self._parser.has_whole_calls:
+            reason = "tool_calls"
         self.finish_reason = reason
         return self._delta(text, reason)
 
-    def _delta(self, text: str, reason: Literal["stop", "length"] | None = None) -> Delta:
+    def _delta(self, text: str, reason: FinishReason | None = None) -> Delta:
         """Ids and logprobs of tokens whose text was held back come with the text."""
         entries, self._entries = self._entries, []
         ids, self._ids = self._ids, []
-        return Delta(self.index, text, entries, reason, ids)
+        calls, self._calls = self._calls, []
+        thoughts, self._thoughts = self._thoughts, ""
+        return Delta(self.index, text, entries, reason, ids, thoughts, calls)

@@ -3,6 +3,7 @@
 The way of a request is that of `service.api.chat`, but for the prompts and the words.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter
@@ -12,6 +13,8 @@ from starlette.responses import Response
 from service.api.answer import Logprobs, answer
 from service.api.body import read_json, request_body
 from service.api.caller import Calling
+from service.api.choice import Delta
+from service.api.form import form_of_completion
 from service.api.generation import Generation
 from service.api.logprobs import LogprobEntry
 from service.api.prompts import encode_prompts, num_kept
@@ -31,7 +34,8 @@ async def create_completion(request: Request, serving: Ready, caller: Calling) -
         add_special_tokens=asked.add_special_tokens,
         keep=num_kept(asked, serving.info.max_model_len),
     )
-    generation = Generation(ticket, asked, prompts, serving)
+    form = await form_of_completion(asked, serving)
+    generation = Generation(ticket, asked, prompts, serving, form)
     return await answer(request, generation, CompletionDialect())
 
 
@@ -57,6 +61,12 @@ class CompletionDialect:
             "logprobs": _spell_logprobs(logprobs),
             "finish_reason": finish_reason,
         }
+
+    def asides(self, delta: Delta) -> list[dict[str, Any]]:
+        return []
+
+    def add_asides(self, choice: dict[str, Any], parts: Sequence[Delta]) -> None:
+        """A completion is text and nothing else."""
 
 
 def _spell_logprobs(entries: Logprobs | None) -> dict[str, Any] | None:

@@ -14,9 +14,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 
-from service.api.choice import Choice, Delta
+from service.api.choice import Choice, Delta, FinishReason
 from service.api.clock import SequenceClock, TimelyEvents
 from service.api.errors import ApiError, bad_request, deadline_exceeded, internal_error
+from service.api.form import FREE, Form
 from service.api.plan import plan
 from service.api.schema import AnyRequest
 from service.api.served import Serving, Ticket
@@ -54,17 +55,18 @@ class Generation:
         asked: AnyRequest,
         prompts: Sequence[list[int]],
         serving: Serving,
+        form: Form = FREE,
     ) -> None:
         self.ticket = ticket
         self.asked = asked
         self.tokenizer = serving.text.tokenizer
         self._serving = serving
         self._prompts = prompts
-        self._requests = plan(ticket, asked, prompts, serving)
+        self._requests = plan(ticket, asked, prompts, serving, grammar=form.grammar)
         self._accepted_prompts: set[int] = set()  # those that the engine took, for any choice
         stops = StopChecker(asked.stop, include_stop=asked.include_stop_str_in_output)
         self.choices = [
-            Choice(index, self.tokenizer, copy(stops), asked, request.prompt_ids)
+            Choice(index, self.tokenizer, copy(stops), asked, request.prompt_ids, form)
             for index, request in enumerate(self._requests)  # the copies share the automaton
         ]
         self._clocks = [SequenceClock(ticket.started, serving.metrics) for _ in self.choices]
@@ -146,10 +148,10 @@ class Generation:
                     delta = choice.push(checked(event))
                     if choice.finish_reason is not None:
                         break  # leave before the last delta is sent to a client that may be slow
-                    if delta.text:
+                    if delta.tells:
                         await emit(delta)
             assert delta.finish_reason is not None
-            outcome = "deadline" if events.expired else delta.finish_reason
+            outcome = "deadline" if events.expired else _outcome(delta.finish_reason)
             if events.expired and not choice.num_tokens:
                 self._late.append(delta)
             else:
@@ -190,6 +192,10 @@ class Generation:
             completion_tokens=usage.completion_tokens,
             finish_reason=",".join(reasons),
         )
+
+
+def _outcome(reason: FinishReason) -> Outcome:
+    return "stop" if reason == "tool_calls" else reason
 
 
 def checked(event: Event) -> Event:

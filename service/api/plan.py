@@ -14,7 +14,12 @@ from service.engine.messages import Request
 
 
 def plan(
-    ticket: Ticket, asked: AnyRequest, prompts: Sequence[list[int]], serving: Serving
+    ticket: Ticket,
+    asked: AnyRequest,
+    prompts: Sequence[list[int]],
+    serving: Serving,
+    *,
+    grammar: str = "",
 ) -> list[Request]:
     """A request per sequence, all those of the first prompt first."""
     limits = [_limit(ids, asked, serving) for ids in prompts]
@@ -33,6 +38,7 @@ def plan(
             stop_token_ids=stop_ids,
             bad_words=bad_words,
             allowed=allowed,
+            grammar=grammar,
             num_prompt_logprobs=asked.num_scored,
             cache_salt=salt_of(ticket.caller.tenant, asked.cache_salt),
             priority=asked.priority,

@@ -12,6 +12,7 @@ from service.api.schema import AnyRequest, Prompt
 from service.api.schema_messages import ChatPrompt
 from service.api.served import Serving
 from service.text.chat_template import ChatTemplateError
+from service.text.tool_prompt import with_tools
 
 INLINE_CHARS = 2000
 """Less is tokenized in less time than a thread takes to wake up."""
@@ -80,11 +81,17 @@ def _check_variables(given: Mapping[str, Any], serving: Serving) -> None:
 
 
 def _render(asked: ChatPrompt, serving: Serving) -> str:
+    template = serving.text.chat_template
+    messages = [message.for_template() for message in asked.messages]
+    tools = [tool.for_template() for tool in asked.offered]
+    if not template.knows_tools:
+        messages = with_tools(messages, tools)
     try:
-        return serving.text.chat_template.render(
-            [message.for_template() for message in asked.messages],
+        return template.render(
+            messages,
             add_generation_prompt=asked.begins_answer,
             continue_final_message=asked.continue_final_message,
+            tools=tools if tools and template.knows_tools else None,
             **asked.chat_template_kwargs,
         )
     except ChatTemplateError as error:

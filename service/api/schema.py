@@ -14,6 +14,7 @@ from service.api.schema_generation import (
     GenerationRequest,
 )
 from service.api.schema_messages import ChatPrompt
+from service.api.schema_tools import OldForm
 
 MAX_PROMPTS = 128
 MAX_CHOICES = 256
@@ -26,6 +27,11 @@ class ChatRequest(ChatPrompt, GenerationRequest):
         ]
         | None
     ) = None
+    include_reasoning: bool = Field(
+        default=True, description="Show what the model thinks first.", examples=[False]
+    )
+    functions: OldForm = None
+    function_call: OldForm = None
     logprobs: bool = Field(
         default=False,
         description="List each token's logarithm of its probability.",

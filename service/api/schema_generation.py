@@ -13,6 +13,7 @@ from pydantic import (
 
 from service.api.schema_base import NotYet, Object
 from service.api.schema_sampling import Sampling, TokenId
+from service.api.schema_structured import Structured
 
 MAX_CHOICES_PER_PROMPT = 128
 MAX_STOPS = 4
@@ -61,7 +62,7 @@ class StreamOptions(Object):
     include_obfuscation: NotYet = None
 
 
-class GenerationRequest(Sampling):
+class GenerationRequest(Sampling, Structured):
     model: ModelName | None = None
     max_tokens: (
         Annotated[

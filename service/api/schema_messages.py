@@ -7,6 +7,7 @@ from pydantic import BeforeValidator, FailFast, Field, ValidationInfo, field_val
 
 from service.api.errors import shown
 from service.api.schema_base import NotYet, Object
+from service.api.schema_tools import MAX_CALLS, ToolCall, ToolUse
 
 MAX_MESSAGES = 4096
 MAX_TEMPLATE_VARIABLES_LEN = 16 << 10
@@ -43,11 +44,20 @@ class Message(Object):
     tool_call_id: str | None = None
     audio: NotYet = None
     function_call: NotYet = None
-    reasoning: NotYet = None
-    reasoning_content: NotYet = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
     refusal: NotYet = None
-    tool_calls: NotYet = None
+    tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_CALLS), FailFast()] = Field(
+        default=[]
+    )
     tools: NotYet = None
+
+    @field_validator("tool_calls")
+    @classmethod
+    def _only_of_assistants(cls, value: list[ToolCall], info: ValidationInfo) -> list[ToolCall]:
+        if value and info.data.get("role") != "assistant":
+            raise ValueError("only an assistant calls tools")
+        return value
 
     @field_validator("content")
     @classmethod
@@ -56,14 +66,19 @@ class Message(Object):
             raise ValueError("a string or a list of text parts is required")
         return value
 
-    def for_template(self) -> dict[str, str]:
+    def for_template(self) -> dict[str, Any]:
         role = "system" if self.role == "developer" else self.role
-        rest = {"name": self.name, "tool_call_id": self.tool_call_id}
+        rest = {
+            "name": self.name,
+            "tool_call_id": self.tool_call_id,
+            "tool_calls": [call.for_template() for call in self.tool_calls] or None,
+            "reasoning_content": self.reasoning_content or self.reasoning,
+        }
         given = {key: value for key, value in rest.items() if value is not None}
         return {"role": role, "content": self.content or "", **given}
 
 
-class ChatPrompt(Object):
+class ChatPrompt(ToolUse):
     """What decides which text a chat becomes."""
 
     messages: Annotated[

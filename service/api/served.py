@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -14,12 +15,15 @@ from starlette.requests import Request
 
 from model.errors import ModelError
 from service.api.caller import Caller
+from service.api.compiling import GrammarChecks
 from service.api.errors import model_not_found, unavailable
+from service.drain import is_draining
 from service.engine.messages import EngineInfo, Vocabulary
 from service.engine.protocol import Engine, EngineStatus
 from service.engine.recorder import FlightRecorder
 from service.limits import Admission
 from service.metrics import Metrics
+from service.text.message import MessageFormat
 from service.text.model import TextModel
 from service.threads import start_daemon
 
@@ -47,6 +51,8 @@ class Serving:
     text: TextModel
     metrics: Metrics
     admission: Admission
+    grammars: GrammarChecks
+    format: MessageFormat
     names: Sequence[str]
     max_body_bytes: int
 
@@ -74,6 +80,8 @@ class ServedModel:
         *,
         names: Sequence[str],
         max_body_bytes: int,
+        tool_parser: str = "auto",
+        reasoning_parser: str = "auto",
     ) -> None:
         self.names = names
         self.metrics = metrics
@@ -81,7 +89,12 @@ class ServedModel:
         self._engine = engine
         self._admission = admission
         self._max_body_bytes = max_body_bytes
+        self._find_format = partial(
+            MessageFormat.find, tool_parser=tool_parser, reasoning_parser=reasoning_parser
+        )
+        self._grammars = GrammarChecks()
         self._text: TextModel | None = None
+        self._format: MessageFormat | None = None
         self._fetching = False
         self._error = ""
 
@@ -112,6 +125,7 @@ class ServedModel:
             await self._engine.start(path)
             text = await asyncio.to_thread(load_text, path)
             self._engine.learn(await asyncio.to_thread(read_vocabulary, text))
+            self._format = self._find_format(text)
             self._text = text
         except Exception as error:
             log.critical("no model: %s", error, exc_info=not isinstance(error, ModelError))
@@ -130,12 +144,15 @@ class ServedModel:
             raise unavailable(f"The model is {phase}; try again in a moment.", code=phase)
         assert self._engine.info is not None
         assert self._text is not None
+        assert self._format is not None
         return Serving(
             engine=self._engine,
             info=self._engine.info,
             text=self._text,
             metrics=self.metrics,
             admission=self._admission,
+            grammars=self._grammars,
+            format=self._format,
             names=self.names,
             max_body_bytes=self._max_body_bytes,
         )
@@ -154,7 +171,12 @@ async def get_served(request: Request) -> ServedModel:
     return cast(ServedModel, request.app.state.served)
 
 
-async def get_serving(served: Annotated[ServedModel, Depends(get_served)]) -> Serving:
+async def get_serving(
+    request: Request, served: Annotated[ServedModel, Depends(get_served)]
+) -> Serving:
+    if is_draining(request.scope.get("state", {})):
+        served.metrics.call_rejected("draining")
+        raise unavailable("This server is stopping; others go on, try again.", code="draining")
     return served.serving()
 
 

@@ -55,6 +55,7 @@ class ChatTemplate:
         known = OURS | self._template.environment.globals.keys()
         self.variables = frozenset(find_undeclared_variables(parsed) - known)
         """Names of what else it asks for, and does without."""
+        self.knows_tools = "tools" in self.source
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
 
     def render(

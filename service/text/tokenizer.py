@@ -3,7 +3,7 @@
 Everything here is fixed once loaded, so threads may share a tokenizer.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Self
 
@@ -72,13 +72,25 @@ class Tokenizer:
         detokenizer = self.detokenizer(skip_special_tokens=skip_special_tokens)
         return "".join(map(detokenizer.push, ids)) + detokenizer.flush()
 
+    def special_id(self, spelling: str) -> int | None:
+        """Of a control token; None if there is none of that spelling."""
+        token_id = self._backend.token_to_id(spelling)
+        return token_id if token_id in self.special_ids else None
+
     def detokenizer(
-        self, *, skip_special_tokens: bool = True, continues_text: bool = False
+        self,
+        *,
+        skip_special_tokens: bool = True,
+        continues_text: bool = False,
+        shown_ids: Collection[int] = (),
     ) -> Detokenizer:
-        """continues_text: the ids follow on text, so that a space before them is a space."""
+        """continues_text: the ids follow on text, so that a space before them is a space.
+
+        shown_ids: special tokens that are spelled even so.
+        """
         return Detokenizer(
             self._token_bytes.by_id,
-            skipped_ids=self.special_ids if skip_special_tokens else (),
+            skipped_ids=self.special_ids.difference(shown_ids) if skip_special_tokens else (),
             strip_first_space=self._token_bytes.strips_first_space and not continues_text,
         )
 

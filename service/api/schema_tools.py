@@ -1,0 +1,149 @@
+"""The tools that clients may offer, and the calls of them in a conversation: OpenAI's words."""
+
+from typing import Annotated, Any, Literal
+
+import orjson
+from pydantic import (
+    BeforeValidator,
+    FailFast,
+    Field,
+    PlainValidator,
+    ValidationInfo,
+    field_validator,
+)
+
+from service.api.schema_base import Object
+
+MAX_TOOLS = 128
+MAX_CALLS = 128
+NAME = r"^[a-zA-Z0-9_.-]{1,64}$"
+
+
+class Function(Object):
+    name: Annotated[str, Field(pattern=NAME)]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    """A JSON schema of an object; None: there are none."""
+    strict: bool = False
+    """Whether what can't be enforced of the schema is refused."""
+
+
+class Tool(Object):
+    type: Literal["function"]
+    function: Function
+
+    def for_template(self) -> dict[str, Any]:
+        function = self.function
+        said = {"name": function.name, "description": function.description}
+        parameters = function.parameters or {"type": "object", "properties": {}}
+        given = {key: value for key, value in said.items() if value is not None}
+        return {"type": "function", "function": {**given, "parameters": parameters}}
+
+
+def _as_choice(value: Any) -> str:
+    """none, auto, required, or the one function's name behind a colon."""
+    match value:
+        case "none" | "auto" | "required":
+            return str(value)
+        case {"type": "function", "function": {"name": str(name)}}:
+            return f":{name}"
+        case _:
+            raise ValueError(
+                'take "none", "auto", "required" or {"type": "function", "function": {"name": …}}'
+            )
+
+
+ToolChoice = Annotated[str, PlainValidator(_as_choice, json_schema_input_type=str | dict[str, Any])]
+
+
+class ToolUse(Object):
+    """What of a request is about tools."""
+
+    tools: Annotated[
+        list[Tool],
+        Field(
+            max_length=MAX_TOOLS,
+            description="Functions that the answer may call.",
+            examples=[[{"type": "function", "function": {"name": "now"}}]],
+        ),
+        FailFast(),
+    ] = Field(default=[])
+    tool_choice: Annotated[
+        ToolChoice,
+        Field(
+            description="Whether it calls: auto leaves that to the model, none offers no tools.",
+            examples=["required", {"type": "function", "function": {"name": "now"}}],
+        ),
+    ] = "auto"
+    parallel_tool_calls: bool = Field(
+        default=True, description="Whether it may call several times.", examples=[False]
+    )
+
+    @field_validator("tools")
+    @classmethod
+    def _one_of_a_name(cls, value: list[Tool]) -> list[Tool]:
+        if len({tool.function.name for tool in value}) < len(value):
+            raise ValueError("two functions have one name")
+        return value
+
+    @field_validator("tool_choice")
+    @classmethod
+    def _among_the_tools(cls, value: str, info: ValidationInfo) -> str:
+        names = {tool.function.name for tool in info.data.get("tools", ())}
+        if value == "required" and not names:
+            raise ValueError("there are no tools")
+        if value.startswith(":") and value[1:] not in names:
+            raise ValueError("none of the tools has this name")
+        return value
+
+    @property
+    def offered(self) -> list[Tool]:
+        return [] if self.tool_choice == "none" else self.tools
+
+    @property
+    def callable(self) -> list[Tool]:
+        """Those that the answer may call."""
+        named = self.tool_choice.removeprefix(":") if self.tool_choice.startswith(":") else None
+        return [tool for tool in self.offered if named in (None, tool.function.name)]
+
+    @property
+    def must_call(self) -> bool:
+        return self.tool_choice not in ("none", "auto")
+
+
+class CalledFunction(Object):
+    name: Annotated[str, Field(min_length=1)]
+    arguments: dict[str, Any] | str = "{}"
+
+
+class ToolCall(Object):
+    """One that an assistant's message made."""
+
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+    def for_template(self) -> dict[str, Any]:
+        """Templates take the arguments as an object; what isn't one stays as it was written."""
+        function = {"name": self.function.name, "arguments": _as_object(self.function.arguments)}
+        given = {} if self.id is None else {"id": self.id}
+        return {**given, "type": "function", "function": function}
+
+
+def _as_object(arguments: dict[str, Any] | str) -> dict[str, Any] | str:
+    if isinstance(arguments, dict):
+        return arguments
+    try:
+        value = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return arguments
+    return value if isinstance(value, dict) else arguments
+
+
+def _refuse_functions(value: Any) -> Any:
+    if value not in ([], "none", "auto"):
+        raise ValueError("this is an older form: send tools and tool_choice instead")
+    return value
+
+
+OldForm = Annotated[Any, BeforeValidator(_refuse_functions)]
