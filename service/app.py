@@ -55,6 +55,8 @@ def create_app(
         admission,
         names=config.served_names,
         max_body_bytes=config.max_body_bytes,
+        tool_parser=config.tool_parser,
+        reasoning_parser=config.reasoning_parser,
     )
     app = App(
         title="octavo",

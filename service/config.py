@@ -11,6 +11,8 @@ from typing import Any
 GIB = 1 << 30
 INT64_END = 1 << 63
 """Messages to the engine count in 64 bits."""
+TOOL_PARSERS = ("auto", "hermes", "llama3_json", "mistral", "json")
+REASONING_PARSERS = ("auto", "none", "deepseek_r1", "qwen3", "mistral", "seed_oss")
 MOST_SIMULATED = 10_000_000
 """Of anything that a simulation keeps in memory."""
 
@@ -88,6 +90,12 @@ class ServerConfig:
     generation_config: str = knob(
         "auto", "auto: sample by default as the model's maker recommends; none: as OpenAI does."
     )
+    tool_parser: str = knob(
+        "auto", "How the model writes tool calls; auto: as its chat template says."
+    )
+    reasoning_parser: str = knob(
+        "auto", "How it marks what it thinks; auto: as its chat template says."
+    )
     tokenizer_info: bool = knob(False, "Whether /tokenizer_info shows the chat template and more.")
     debug_endpoints: bool = knob(False, "Whether /debug/steps shows the engine's last steps.")
     log_format: str = knob("auto", "json, pretty, or auto: pretty on a terminal.")
@@ -103,6 +111,8 @@ class ServerConfig:
             "write names, a comma between",
         )
         one_of(self, ("auto", "none"), "generation_config")
+        one_of(self, TOOL_PARSERS, "tool_parser")
+        one_of(self, REASONING_PARSERS, "reasoning_parser")
         one_of(self, ("auto", "json", "pretty"), "log_format")
 
     @property

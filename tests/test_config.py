@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from service.config import (
+    REASONING_PARSERS,
+    TOOL_PARSERS,
     ConfigError,
     EngineConfig,
     SamplingConfig,
@@ -32,6 +34,8 @@ KNOBS = {
         "max_queued_tokens",
         "api_key_file",
         "generation_config",
+        "tool_parser",
+        "reasoning_parser",
         "tokenizer_info",
         "debug_endpoints",
         "log_format",
@@ -92,6 +96,8 @@ def test_defaults_are_valid(config: type[Any]) -> None:
         (ServerConfig, "served_model_name", ",", "write names, a comma between"),
         (ServerConfig, "served_model_name", " ", "write names, a comma between"),
         (ServerConfig, "generation_config", "vllm", "take one of ('auto', 'none')"),
+        (ServerConfig, "tool_parser", "none", f"take one of {TOOL_PARSERS}"),
+        (ServerConfig, "reasoning_parser", "x", f"take one of {REASONING_PARSERS}"),
         (ServerConfig, "log_format", "xml", "take one of ('auto', 'json', 'pretty')"),
         (SamplingConfig, "temperature", -0.1, "take 0 to 2"),
         (SamplingConfig, "temperature", float("nan"), "take 0 to 2"),
