@@ -4,7 +4,7 @@ Everything it needs comes by argument; it starts no process itself and reads no 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib.metadata import version
@@ -14,24 +14,31 @@ from typing import Any
 from fastapi import APIRouter, FastAPI
 from pydantic.json_schema import models_json_schema
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 
 from service.api import chat, completions, debug, embeddings, models, ops, tokens
 from service.api.context import RequestContext
 from service.api.embeddings import EmbeddingRequest
 from service.api.errors import HANDLERS
-from service.api.gate import Gate
+from service.api.gate import Gate, Hosts, charge
 from service.api.schema import ChatRequest, CompletionRequest
 from service.api.schema_tokens import DetokenizeRequest, TokenizeRequest
 from service.api.served import ServedModel
 from service.auth import KeyRing
-from service.config import ServerConfig
+from service.config import ServerConfig, split_names
 from service.engine.messages import StepRecord
 from service.engine.protocol import Engine, EngineStatus
 from service.limits import Admission
 from service.metrics import EngineReading, Metrics
+from service.quota import Quotas
 from service.text.model import TextModel
 
 BODIES = (ChatRequest, CompletionRequest, EmbeddingRequest, TokenizeRequest, DetokenizeRequest)
+CORS: Mapping[str, Any] = {
+    "allow_methods": ["GET", "POST"],
+    "allow_headers": ["*"],
+    "expose_headers": ["x-request-id", "retry-after"],
+}
 
 
 def create_app(
@@ -42,7 +49,8 @@ def create_app(
     keys: KeyRing | None = None,
 ) -> "App":
     """Its lifespan fetches the model and loads it; `read_status` tells how that goes."""
-    metrics = Metrics(lambda: read_engine(engine), version=version("octavo"))
+    tenants = keys.names if keys else ()
+    metrics = Metrics(lambda: read_engine(engine), version=version("octavo"), tenants=tenants)
     admission = Admission(
         max_requests=config.max_queued_requests,
         max_tokens=config.max_queued_tokens,
@@ -62,10 +70,11 @@ def create_app(
         title="octavo",
         version=version("octavo"),
         lifespan=lambda app: lifespan(engine, partial(served.load, fetch, load_text)),
-        middleware=make_middleware(keys, metrics),
+        middleware=make_middleware(config, keys, metrics),
         exception_handlers=dict(HANDLERS),
         redirect_slashes=False,
     )
+    app.root_path = config.root_path  # paths may come with it or without
     app.state.served = served
     for router in routers(config):
         app.include_router(router)
@@ -81,12 +90,21 @@ def routers(config: ServerConfig) -> list[APIRouter]:
     ]
 
 
-def make_middleware(keys: KeyRing | None, metrics: Metrics) -> list[Middleware]:
-    """Outermost first. Without keys all may pass."""
-    if keys is None:
-        return [Middleware(RequestContext)]
-    count_refusal = partial(metrics.call_rejected, "api_key")
-    return [Middleware(RequestContext), Middleware(Gate, keys, count_refusal)]
+def make_middleware(
+    config: ServerConfig, keys: KeyRing | None, metrics: Metrics
+) -> list[Middleware]:
+    """Outermost first. Browsers ask for CORS without a key, so that its answer comes before."""
+    quotas = Quotas()
+    account = partial(charge, quotas, metrics.tenant_ended)
+    layers = [Middleware(RequestContext, account)]
+    if config.allowed_hosts:
+        layers.append(Middleware(Hosts, split_names(config.allowed_hosts)))
+    if config.cors_origins:
+        origins = split_names(config.cors_origins)
+        layers.append(Middleware(CORSMiddleware, allow_origins=origins, **CORS))
+    if keys is not None:
+        layers.append(Middleware(Gate, keys, quotas, metrics.call_rejected))
+    return layers
 
 
 def read_status(app: "App") -> EngineStatus:

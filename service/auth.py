@@ -1,9 +1,12 @@
-"""API keys: who holds which, read from a file once. Knows no HTTP.
+"""API keys: who holds which, and what they may, read from a file. Knows no HTTP.
 
     [[key]]
     name = "search-team"        # of letters, digits and . _ -; in log lines, never the key
     key = "…"                   # or sha256 = "…", the key's digest in hex
     weight = 2                  # optional: twice the share of those that have 1
+    requests_per_minute = 60    # optional, as is
+    tokens_per_minute = 90000   # of prompts and answers together
+    admin = true                # optional: may ask /debug, too
 
 Keys are held as digests, and compared in a time that doesn't depend on where they differ.
 """
@@ -22,8 +25,12 @@ from service.config import ConfigError
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 KEY = re.compile(r"[!-~]{1,512}")
 DIGEST = re.compile(r"[0-9a-fA-F]{64}")
-FIELDS = {"name", "key", "sha256", "weight"}
+FIELDS = {
+    *("name", "key", "sha256", "weight"),
+    *("requests_per_minute", "tokens_per_minute", "admin"),
+}
 MIN_WEIGHT, MAX_WEIGHT = 0.1, 1000
+MAX_PER_MINUTE = 10**12
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +39,24 @@ class Tenant:
 
     name: str = ""
     weight: float = 1.0
+    requests_per_minute: int = 0
+    """0: as many as they like; of tokens, too."""
+    tokens_per_minute: int = 0
+    admin: bool = False
 
 
 class KeyRing:
     def __init__(self, tenants: Mapping[bytes, Tenant]) -> None:
         """By the SHA-256 digest of their keys."""
         self._tenants = tenants
+
+    @property
+    def names(self) -> list[str]:
+        return [tenant.name for tenant in self._tenants.values()]
+
+    def renew(self, other: "KeyRing") -> None:
+        """Hold the other's keys from here on, in place of all that it has."""
+        self._tenants = other._tenants
 
     def find(self, key: bytes) -> Tenant | None:
         """Whose key it is. All are looked at, so that the time doesn't tell how many came first."""
@@ -86,7 +105,14 @@ def _read_entry(entry: object, place: str) -> tuple[bytes, Tenant]:
     name = entry.get("name")
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise _refusal(place, f"name is {name!r}", "take 1 to 64 letters, digits, dots, _ or -")
-    return _read_digest(entry, place), Tenant(name, _read_weight(entry, place))
+    tenant = Tenant(
+        name,
+        _read_weight(entry, place),
+        _read_rate(entry, "requests_per_minute", place),
+        _read_rate(entry, "tokens_per_minute", place),
+        _read_admin(entry, place),
+    )
+    return _read_digest(entry, place), tenant
 
 
 def _read_digest(entry: Mapping[str, Any], place: str) -> bytes:
@@ -113,6 +139,21 @@ def _read_weight(entry: Mapping[str, Any], place: str) -> float:
     if not is_number or not MIN_WEIGHT <= weight <= MAX_WEIGHT:
         raise _refusal(place, f"weight is {weight!r}", f"take {MIN_WEIGHT} to {MAX_WEIGHT}")
     return float(weight)
+
+
+def _read_rate(entry: Mapping[str, Any], field: str, place: str) -> int:
+    rate = entry.get(field, 0)
+    if type(rate) is not int or (field in entry and not 1 <= rate <= MAX_PER_MINUTE):
+        remedy = f"take 1 to {MAX_PER_MINUTE}, or leave it out"
+        raise _refusal(place, f"{field} is {rate!r}", remedy)
+    return rate
+
+
+def _read_admin(entry: Mapping[str, Any], place: str) -> bool:
+    admin = entry.get("admin", False)
+    if not isinstance(admin, bool):
+        raise _refusal(place, f"admin is {admin!r}", "take true or false")
+    return admin
 
 
 def _refusal(place: str, problem: str, remedy: str) -> ConfigError:

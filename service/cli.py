@@ -1,4 +1,6 @@
-"""The command line, where it is all put together: octavo serve | generate | chat | pull | simulate.
+"""The command line, where it is all put together.
+
+    octavo serve | generate | chat | pull | simulate | bench
 
 Errors that a user can mend are one line on stderr: exit code 2 for the command line's own, 1 for
 the rest.
@@ -14,7 +16,7 @@ from typing import Annotated
 import typer
 
 from model.errors import ModelError
-from service import app as api, hub, logs, server, terminal
+from service import app as api, bench as load, hub, logs, server, sockets, terminal
 from service.auth import KeyRing, read_keys
 from service.boot import Boot
 from service.config import (
@@ -90,9 +92,9 @@ def serve(
     logs.configure(server_config.log_format)
     keys = read_keys(server_config.api_key_file) if server_config.api_key_file else None
     # Before anything is imported, fetched or loaded, which may take minutes:
-    with server.bind(server_config.host, server_config.port) as listener:
+    with sockets.bind(server_config) as listener:
         boot = Boot(lambda: build(model, engine, server_config, keys))
-        server.run(boot, listener, lambda: status(boot.app))
+        server.run(boot, listener, lambda: status(boot.app), server_config, keys)
 
 
 @app.command()
@@ -137,6 +139,15 @@ def pull(model: ModelArgument = DEFAULT_MODEL) -> None:
 def simulate(*, config: SimulationConfig) -> None:
     """Play a trace of requests on the engine's scheduler and pages, without a model or waiting."""
     simulation.run(config)
+
+
+@app.command(
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+)
+def bench(context: typer.Context) -> None:
+    """Measure a server under load, and write a report. Its options: octavo bench --help."""
+    load.run(context.args)
 
 
 def build(

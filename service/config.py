@@ -4,6 +4,7 @@ The command line makes a flag `--kebab-case` of each field, with OCTAVO_SNAKE_CA
 in the environment; nothing else reads flags or the environment.
 """
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 GIB = 1 << 30
 INT64_END = 1 << 63
 """Messages to the engine count in 64 bits."""
+SEPARATE = "write names, a comma between"
 TOOL_PARSERS = ("auto", "hermes", "llama3_json", "mistral", "json")
 REASONING_PARSERS = ("auto", "none", "deepseek_r1", "qwen3", "mistral", "seed_oss")
 MOST_SIMULATED = 10_000_000
@@ -41,6 +43,10 @@ def between(config: object, least: int, most: int, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
         require(least <= value <= most, name, value, f"take {least} to {most}")
+
+
+def split_names(names: str) -> list[str]:
+    return [name.strip() for name in names.split(",")]
 
 
 def one_of(config: object, choices: Collection[str], name: str) -> None:
@@ -79,6 +85,14 @@ class ServerConfig:
 
     host: str = knob("127.0.0.1", "Address to listen on.")
     port: int = knob(8000, "Port to listen on; 0 takes any free one.")
+    uds: str = knob("", "Unix socket to listen on, in place of host and port.")
+    ssl_certfile: str = knob("", "PEM file of the certificate's chain; with one, it is HTTPS.")
+    ssl_keyfile: str = knob("", "PEM file of its key, if that isn't in the same file.")
+    root_path: str = knob("", "Path under which a proxy shows the server, such as /octavo.")
+    allowed_hosts: str = knob("", "Host names to answer to, comma-separated; none: any.")
+    cors_origins: str = knob("", "Web origins that may call, comma-separated, or *.")
+    keep_alive_timeout: int = knob(75, "Seconds that a connection may idle; more than a proxy's.")
+    drain_timeout: float = knob(30.0, "Seconds that running answers have to end after a SIGTERM.")
     served_model_name: str = knob("", "Names that clients may ask for, comma-separated.")
     max_body_bytes: int = knob(4 << 20, "Largest request body taken, in bytes.")
     max_queued_requests: int = knob(1024, "Most requests without a token yet; 0: no limit.")
@@ -102,14 +116,19 @@ class ServerConfig:
 
     def __post_init__(self) -> None:
         require(0 <= self.port <= 65535, "port", self.port, "take 0 to 65535")
-        at_least(self, 1, "max_body_bytes")
-        at_least(self, 0, "max_queued_requests", "max_queued_tokens")
+        at_least(self, 1, "max_body_bytes", "keep_alive_timeout")
+        at_least(self, 0, "drain_timeout")
+        remedy = "begin it with /, and end it with none"
+        is_path = not self.root_path or re.fullmatch(r"(/[^/?#\s]+)+", self.root_path)
+        require(bool(is_path), "root_path", self.root_path, remedy)
+        remedy = "name --ssl-certfile too"
         require(
-            not self.served_model_name or all(self.served_names),
-            "served_model_name",
-            self.served_model_name,
-            "write names, a comma between",
+            bool(self.ssl_certfile) or not self.ssl_keyfile, "ssl_keyfile", self.ssl_keyfile, remedy
         )
+        at_least(self, 0, "max_queued_requests", "max_queued_tokens")
+        for name in ("served_model_name", "allowed_hosts", "cors_origins"):
+            names = getattr(self, name)
+            require(not names or all(split_names(names)), name, names, SEPARATE)
         one_of(self, ("auto", "none"), "generation_config")
         one_of(self, TOOL_PARSERS, "tool_parser")
         one_of(self, REASONING_PARSERS, "reasoning_parser")
@@ -117,7 +136,7 @@ class ServerConfig:
 
     @property
     def served_names(self) -> list[str]:
-        return [name.strip() for name in self.served_model_name.split(",")]
+        return split_names(self.served_model_name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ its labels come from closed sets, so that the number of series is bounded. What 
 steps is kept here, so that it goes on when the engine restarts.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar, get_args
 
@@ -26,7 +26,15 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 Outcome = Literal["stop", "length", "cancelled", "error", "deadline"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
-Rejection = Literal["queue_requests", "queue_tokens", "deadline", "api_key"]
+Rejection = Literal[
+    "queue_requests",
+    "queue_tokens",
+    "deadline",
+    "api_key",
+    "quota_requests",
+    "quota_tokens",
+    "draining",
+]
 REJECTIONS: tuple[Rejection, ...] = get_args(Rejection)
 Label = TypeVar("Label", bound=str)
 PHASES = ("intake", "schedule", "pack", "forward", "sample", "run", "commit", "report")
@@ -92,7 +100,13 @@ def _gauge(name: str, help: str, value: float) -> GaugeMetricFamily:
 class Metrics:
     """A request here is one sequence, as it is for the engine."""
 
-    def __init__(self, read_engine: Callable[[], EngineReading], *, version: str) -> None:
+    def __init__(
+        self,
+        read_engine: Callable[[], EngineReading],
+        *,
+        version: str,
+        tenants: Sequence[str] = (),
+    ) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
         self._registry.register(_EngineCollector(read_engine))
@@ -101,6 +115,7 @@ class Metrics:
         self._add_requests()
         self._add_stages()
         self._add_steps()
+        self._add_tenants(tenants)
 
     def _add_requests(self) -> None:
         self._outcomes = self._counters("requests", "Requests by end.", "outcome", OUTCOMES)
@@ -158,6 +173,20 @@ class Metrics:
         self._histograms.append(phases)
         self._phases = phases.series
 
+    def _add_tenants(self, names: Sequence[str]) -> None:
+        """Under the names in the key file, which bounds them; without keys there are no series."""
+        self._tenants = {
+            what: Counter(f"octavo_tenant_{what}", help, ["tenant"], registry=self._registry)
+            for what, help in {
+                "requests": "Requests that a key let in, by whose it is.",
+                "prompt_tokens": "Their prompt tokens.",
+                "generation_tokens": "Tokens generated for them.",
+            }.items()
+        }
+        for name in names:
+            for counter in self._tenants.values():
+                counter.labels(name)
+
     def _counter(self, name: str, help: str) -> Counter:
         return Counter(f"octavo_{name}", help, registry=self._registry)
 
@@ -196,6 +225,11 @@ class Metrics:
     def decode_ended(self, seconds: float) -> None:
         """It got its last."""
         self._decode.observe(seconds)
+
+    def tenant_ended(self, name: str, prompt_tokens: int, generation_tokens: int) -> None:
+        """A request of theirs has come to its end."""
+        for what, num in zip(self._tenants, (1, prompt_tokens, generation_tokens), strict=True):
+            self._tenants[what].labels(name).inc(num)
 
     def call_rejected(self, reason: Rejection) -> None:
         self._rejections[reason].inc()

@@ -1,93 +1,89 @@
 """Runs the app on a socket until a signal ends it, or its model can't be served. Knows no route.
 
-first SIGTERM or SIGINT     no new connections; running answers have DRAIN_SECONDS to end
-then, or at a second one    the app is told to shut down, which ends them with an error event
+first SIGTERM or SIGINT     draining: work that comes is refused, probes say so, what runs may end
+then all is done, or        the listener is closed, and the app told to shut down, which ends what
+the drain timeout over,     still runs with an error event
+or a second signal comes
 STUCK_SECONDS later         what still runs, as nobody reads it, is cancelled
+SIGHUP                      keys and certificates are read again
 """
 
 import asyncio
 import logging
+import signal
 import socket
+import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Any
 
 import uvicorn
 import uvloop
 from starlette.types import ASGIApp
 
 from model.errors import ModelError
+from service.auth import KeyRing, read_keys
+from service.config import ConfigError, ServerConfig
+from service.drain import begin_drain
 from service.engine.protocol import EngineStatus
-from service.errors import CommandError
 from service.http_protocol import HttpProtocol
+from service.sockets import is_for_others, load_certificate, raise_file_limit, tls_context, url
 
 log = logging.getLogger(__name__)
 
-DRAIN_SECONDS = 30
 STUCK_SECONDS = 5
 POLL_SECONDS = 0.1
-
-
-class ListenError(CommandError):
-    """The address can't be listened on."""
 
 
 class Server(uvicorn.Server):
     """uvicorn's, but answers end in order, and a signal ends it with exit code 0."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, *, where: str, drain_seconds: float) -> None:
         super().__init__(config)
-        self._hurried = False
+        self._where = where
+        self._drain_seconds = drain_seconds
+        self._drained_at: float | None = None
+        """Set once it drains: when that ends at the latest."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Called by the first signal and every further one; uvicorn's would raise it anew."""
-        self._hurried = self.should_exit
+        if self.should_exit:
+            self._drain_seconds, self._drained_at = 0, 0.0
+        self.should_exit = True
+
+    def abandon(self) -> None:
+        """End at once: what runs can't come to its end."""
+        self._drain_seconds = 0
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        assert sockets is not None
-        log.info("listening on %s", url(sockets[0]))
+        log.info("listening on %s", self._where)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Called ten times a second. True, once there is nothing to wait for any longer."""
+        if not await super().on_tick(counter):
+            return False
+        if self._drained_at is None:
+            self._begin_drain()
+        assert self._drained_at is not None
+        return not self.server_state.tasks or time.monotonic() >= self._drained_at
+
+    def _begin_drain(self) -> None:
+        log.info("draining: what runs has %g s to end, and no more is taken", self._drain_seconds)
+        begin_drain(self.lifespan.state)
+        self._drained_at = time.monotonic() + self._drain_seconds
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        log.info("stopping: running answers have %d s to end", DRAIN_SECONDS)
-        ending = asyncio.create_task(self._end_answers())
+        log.info("stopping: %d answers are unfinished", len(self.server_state.tasks))
+        ending = asyncio.create_task(self.lifespan.shutdown())
         await super().shutdown(sockets)
-        ending.cancel()
-
-    async def _end_answers(self) -> None:
-        """Shut the app down under running answers, once they had their time."""
-        deadline = time.monotonic() + DRAIN_SECONDS
-        while not self._hurried and time.monotonic() < deadline:  # noqa: ASYNC110 set by a signal
-            await asyncio.sleep(POLL_SECONDS)
-        await self.lifespan.shutdown()
+        await ending
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """Claim the address. Nobody can connect before the server listens on it."""
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        family, kind, protocol, _, address = found[0]
-        return claim(socket.socket(family, kind, protocol), address)
-    except OSError as error:
-        raise ListenError(
-            f"can't listen on {host}:{port} ({error.strerror}): take another --port or --host, or "
-            "stop what listens there"
-        ) from None
-
-
-def claim(listener: socket.socket, address: tuple[Any, ...]) -> socket.socket:
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-    except OSError:
-        listener.close()
-        raise
-    return listener
-
-
-def make_config(app: ASGIApp) -> uvicorn.Config:
+def make_config(
+    app: ASGIApp, config: ServerConfig, tls: ssl.SSLContext | None = None
+) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         loop="uvloop",
@@ -98,24 +94,63 @@ def make_config(app: ASGIApp) -> uvicorn.Config:
         server_header=False,
         log_config=None,
         log_level="warning",
-        timeout_graceful_shutdown=DRAIN_SECONDS + STUCK_SECONDS,
+        backlog=4096,
+        timeout_keep_alive=config.keep_alive_timeout,
+        timeout_graceful_shutdown=STUCK_SECONDS,
+        ssl_context_factory=(lambda *_: tls) if tls else None,
     )
 
 
-def run(app: ASGIApp, listener: socket.socket, status: Callable[[], EngineStatus]) -> None:
+def run(
+    app: ASGIApp,
+    listener: socket.socket,
+    status: Callable[[], EngineStatus],
+    config: ServerConfig,
+    keys: KeyRing | None = None,
+) -> None:
     """Serve until told to stop. Raises ModelError once the status is that it failed, and whatever
     `status` raises."""
-    uvloop.run(serve(Server(make_config(app)), listener, status))
+    raise_file_limit()
+    if keys is None and is_for_others(listener):
+        log.warning("whoever can connect can use this server: --api-key-file names who may")
+    tls = tls_context(config)
+    server = Server(
+        make_config(app, config, tls),
+        where=url(listener, config),
+        drain_seconds=config.drain_timeout,
+    )
+    reloads: list[Callable[[], None]] = []
+    if keys is not None:
+        reloads.append(lambda: keys.renew(read_keys(config.api_key_file)))
+    if tls is not None:
+        reloads.append(lambda: load_certificate(tls, config))
+    uvloop.run(serve(server, listener, status, reloads))
 
 
 async def serve(
-    server: Server, listener: socket.socket, status: Callable[[], EngineStatus]
+    server: Server,
+    listener: socket.socket,
+    status: Callable[[], EngineStatus],
+    reloads: Sequence[Callable[[], None]],
 ) -> None:
     watching = asyncio.create_task(watch(server, status))
+    if reloads:  # else it ends the process, as it does when a terminal is closed
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload, reloads)
     await server.serve(sockets=[listener])
     if watching.done():
         raise ModelError(watching.result())
     watching.cancel()
+
+
+def reload(reloads: Sequence[Callable[[], None]]) -> None:
+    """What can't be read doesn't take the place of what could."""
+    for each in reloads:
+        try:
+            each()
+        except ConfigError as error:
+            log.error("not reloaded: %s", error)
+        else:
+            log.info("reloaded")
 
 
 async def watch(server: Server, status: Callable[[], EngineStatus]) -> str:
@@ -128,7 +163,7 @@ async def watch(server: Server, status: Callable[[], EngineStatus]) -> str:
                 logged = line
             await asyncio.sleep(POLL_SECONDS)
     finally:
-        server.should_exit = True
+        server.abandon()
     return now.detail
 
 
@@ -140,8 +175,3 @@ def milestone(status: EngineStatus) -> str:
     if what == "fetching":  # how far it is, only the one who fetches knows
         return status.detail
     return f"loading {what} {quarters * 25}%"
-
-
-def url(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

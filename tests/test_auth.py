@@ -67,13 +67,18 @@ KEY = {"key": '"sk-secret"'}
         (entry(name='"a/b"', **KEY), "name is 'a/b'"),
         (entry(name="1", **KEY), "name is 1"),
         (b"[[key]]\nkey = 'sk-secret'", "name is None"),
-        (entry(**KEY, wieght="2"), "it has 'wieght': use key, name, sha256, weight only"),
+        (entry(**KEY, wieght="2"), "it has 'wieght': use admin, key, name, "),
         (entry(**KEY, weight="0"), "weight is 0: take 0.1 to 1000"),
         (entry(**KEY, weight="-1"), "weight is -1"),
         (entry(**KEY, weight="nan"), "weight is nan"),
         (entry(**KEY, weight="inf"), "weight is inf"),
         (entry(**KEY, weight="true"), "weight is True"),
         (entry(**KEY, weight='"2"'), "weight is '2'"),
+        (entry(**KEY, requests_per_minute="0"), "requests_per_minute is 0: take 1 to"),
+        (entry(**KEY, requests_per_minute="1.5"), "requests_per_minute is 1.5"),
+        (entry(**KEY, tokens_per_minute="true"), "tokens_per_minute is True"),
+        (entry(**KEY, tokens_per_minute="9999999999999"), "tokens_per_minute is 9999999999999"),
+        (entry(**KEY, admin="1"), "admin is 1: take true or false"),
         (entry(**KEY) + entry(key='"other"'), "number 2: name is 'a', as before"),
         (entry(**KEY) + entry(name='"b"', **KEY), "number 2: 'a' has the same key"),
         (
@@ -98,3 +103,16 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
         read_keys(str(tmp_path / "none"))
     with pytest.raises(ConfigError, match=r"can't be read \(Is a directory\)"):
         read_keys(str(tmp_path))
+
+
+def test_limits_and_admins(tmp_path: Path) -> None:
+    limits = {"requests_per_minute": "60", "tokens_per_minute": "1000", "admin": "true"}
+    keys = read_keys(write(tmp_path, entry(key='"sk-a"', **limits)))
+    assert keys.find(b"sk-a") == Tenant("a", 1.0, 60, 1000, True)
+
+
+def test_a_renewed_ring_holds_the_new_keys_only(tmp_path: Path) -> None:
+    keys = read_keys(write(tmp_path, entry(key='"old"')))
+    keys.renew(read_keys(write(tmp_path, entry(name='"b"', key='"new"'))))
+    assert (keys.find(b"old"), keys.find(b"new")) == (None, Tenant("b"))
+    assert keys.names == ["b"]

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import orjson
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
+from starlette.datastructures import Headers
 from starlette.requests import Request
 
 from service.api.errors import ApiError, bad_request, shown
@@ -19,14 +20,17 @@ Model = TypeVar("Model", bound=BaseModel)
 
 async def read_json(request: Request, model: type[Model], *, max_bytes: int) -> Model:
     """The request's body as what the route expects of it."""
-    _check_content_type(request.headers.get("content-type"))
+    _check_content_type(request.headers)
     _check_encoding(request.headers.get("content-encoding", "identity"))
     return parse(await _read_body(request, max_bytes), model)
 
 
-def _check_content_type(value: str | None) -> None:
-    """Refuses what a web page may send across origins without asking; absence is let pass."""
-    media_type = (value or "application/json").partition(";")[0].strip().lower()
+def _check_content_type(headers: Headers) -> None:
+    """Refuses what a web page may send across origins without asking. Absence is let pass, unless
+    there is an Origin, by which browsers tell that it comes from a page."""
+    assumed = "" if "origin" in headers else "application/json"
+    value = headers.get("content-type") or assumed
+    media_type = value.partition(";")[0].strip().lower()
     if media_type != "application/json" and not media_type.endswith("+json"):
         raise ApiError(
             415,

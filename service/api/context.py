@@ -7,6 +7,7 @@ import logging
 import re
 import time
 import uuid
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -25,9 +26,18 @@ CLIENT_CLOSED_REQUEST = 499
 MAX_PATH_LEN = 200
 
 
+Account = Callable[[Scope, Mapping[str, Any]], None]
+
+
+def _nobody(scope: Scope, notes: Mapping[str, Any]) -> None:
+    """Takes the place of whoever keeps accounts, where nobody does."""
+
+
 class RequestContext:
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, account: Account = _nobody) -> None:
+        """`account` gets each request that has ended, with what was noted of it."""
         self._app = app
+        self._account = account
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -44,6 +54,7 @@ class RequestContext:
             await exchange.fail(error, scope, receive)
         finally:
             exchange.log()
+            self._account(scope, exchange.notes)
 
 
 class _Exchange:
@@ -53,7 +64,7 @@ class _Exchange:
         asked_id = Headers(scope=scope).get("x-request-id", "")
         self.id = asked_id if SANE_ID.fullmatch(asked_id) else uuid.uuid4().hex
         self.status = 0
-        self._notes = begin_request(self.id)
+        self.notes = begin_request(self.id)
         self._method = scope["method"]
         self._path = quote(scope["path"])[:MAX_PATH_LEN]
         self._send = send
@@ -77,6 +88,6 @@ class _Exchange:
             "path": self._path,
             "status": self.status,
             "seconds": round(time.monotonic() - self._started, 4),
-            **self._notes,
+            **self.notes,
         }
         log.info("%s %s %d", self._method, self._path, self.status, extra={"fields": fields})

@@ -20,6 +20,7 @@ from service.api.responses import JsonResponse
 from service.engine.protocol import EngineUnavailableError
 from service.limits import QueueFullError
 from service.logs import current_request_id
+from service.quota import QuotaExceededError
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +71,16 @@ def rate_limited(error: QueueFullError) -> ApiError:
         429,
         f"The queue is full: {error}. Try again in {error.retry_after} s.",
         type=error.bound.removeprefix("queue_"),
+        code="rate_limit_exceeded",
+        headers={"retry-after": str(error.retry_after)},
+    )
+
+
+def quota_exceeded(error: QuotaExceededError) -> ApiError:
+    return ApiError(
+        429,
+        f"Too many {error.quota}: {error}. Try again in {error.retry_after} s.",
+        type=error.quota,
         code="rate_limit_exceeded",
         headers={"retry-after": str(error.retry_after)},
     )

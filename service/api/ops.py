@@ -6,11 +6,13 @@ None of these waits for the engine: they read what it said last.
 from importlib.metadata import version
 
 from fastapi import APIRouter
+from starlette.requests import Request
 from starlette.responses import Response
 
 from service.api.errors import RETRY_AFTER
 from service.api.responses import JsonResponse
 from service.api.served import Served
+from service.drain import is_draining
 from service.metrics import CONTENT_TYPE
 
 router = APIRouter(tags=["operations"])
@@ -25,8 +27,10 @@ async def get_liveness(served: Served) -> JsonResponse:
 
 @router.get("/readyz")
 @router.get("/health")
-async def get_readiness(served: Served) -> JsonResponse:
+async def get_readiness(request: Request, served: Served) -> JsonResponse:
     """Fails while requests aren't taken, with what is being done about it."""
+    if is_draining(request.scope.get("state", {})):
+        return JsonResponse({"status": "draining"}, 503, RETRY_AFTER)
     status = served.status
     body = {"status": status.phase, "detail": status.detail, "progress": status.fraction}
     if status.phase == "ready":
