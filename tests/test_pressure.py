@@ -91,11 +91,13 @@ def test_no_answer_shows_that_the_engine_ended(
 ) -> None:
     """A stopped engine is silent, and so ended after the step timeout."""
     restarts = server.metrics()["octavo_engine_restarts_total"]
+    files = num_open_files(server.pid)
     with all_at_work(server) as (streams, whole):
         os.kill(server.engine_pid, number)
     assert streams + whole == undisturbed
     assert server.metrics()["octavo_engine_restarts_total"] == restarts + 1
     wait_until(server.is_idle)
+    wait_until(lambda: num_open_files(server.pid) <= files)
 
 
 @pytest.fixture
