@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check
 PINNED := --constraint constraints.txt --build-constraint constraints.txt
 
-.PHONY: serve test check lint type deploy-tools test-proxy image clean
+.PHONY: serve test check lint type clean
 
 serve: $(VENV)/installed
 	$(BIN)/octavo serve $(MODEL)
@@ -36,16 +36,6 @@ lint: $(VENV)/installed-dev
 type: $(VENV)/installed-dev
 	$(BIN)/mypy
 
-deploy-tools: $(VENV)/installed-dev  # for the tests of deploy/, which are skipped without
-	$(PIP_INSTALL) $(PINNED) --group deploy
-	$(BIN)/python deploy/test/fetch_helm.py $(BIN)
-
-test-proxy: deploy-tools  # and Debian's nginx-light and haproxy
-	$(BIN)/python -m pytest deploy/test
-
-image:
-	deploy/test/image.sh
-
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage*
 
@@ -61,3 +51,5 @@ $(VENV)/installed: $(VENV)/pip pyproject.toml hatch_build.py $(wildcard model/na
 $(VENV)/installed-dev: $(VENV)/installed
 	$(PIP_INSTALL) $(PINNED) --editable '.[hub]' --group dev
 	touch $@
+
+include deploy/deploy.mk
