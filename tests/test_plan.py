@@ -25,14 +25,12 @@ def make_plan(
     *prompts: list[int],
     caller: Caller = ANYBODYS,
     defaults: Mapping[str, float] | None = None,
-    grammar: str = "",
     **fields: Any,
 ) -> list[Request]:
     serving: Serving = Client().app.state.served.serving()
     serving = replace(serving, text=replace(serving.text, defaults=defaults or {}))
     asked = parse(orjson.dumps({"prompt": "Hi"} | fields), CompletionRequest)
-    ticket = serving.ticket("cmpl", None, caller)
-    return plan(ticket, asked, prompts or [[1]], serving, grammar=grammar)
+    return plan(serving.ticket("cmpl", None, caller), asked, prompts or [[1]], serving)
 
 
 def test_choices_are_numbered_prompt_by_prompt() -> None:
@@ -112,14 +110,6 @@ def test_something_must_be_left_to_generate(fields: dict[str, Any]) -> None:
         make_plan(**fields)
     more = fields["allowed_token_ids"] + [99]
     assert make_plan(**fields | {"allowed_token_ids": more})[0].allowed
-
-
-def test_a_list_of_allowed_ids_goes_with_no_form() -> None:
-    """The engine follows one mask."""
-    with pytest.raises(ApiError, match="send it alone") as caught:
-        make_plan(grammar="start: /a/", allowed_token_ids=[1])
-    assert caught.value.body["error"]["param"] == "allowed_token_ids"
-    assert make_plan(grammar="start: /a/")[0].grammar == "start: /a/"
 
 
 def test_min_tokens_are_no_more_than_may_be_generated() -> None:

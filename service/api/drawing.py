@@ -83,18 +83,10 @@ def allowed_of(asked: AnyRequest, serving: Serving) -> bytes | None:
     return bytes(mask)
 
 
-def check_choice(
-    asked: AnyRequest, stop_ids: frozenset[int], bad_words: list[list[int]], grammar: str
-) -> None:
+def check_choice(asked: AnyRequest, stop_ids: frozenset[int], bad_words: list[list[int]]) -> None:
     """Where some ids alone are allowed, one must be left that may come first."""
     if not asked.allowed_token_ids:
         return
-    if grammar:
-        raise bad_request(
-            "allowed_token_ids can't hold where the answer has to have a form: send it alone, "
-            "without response_format, structured_outputs or tools.",
-            param="allowed_token_ids",
-        )
     left = set(asked.allowed_token_ids) - {run[0] for run in bad_words if len(run) == 1}
     if not (left - stop_ids if asked.min_tokens else left):
         raise bad_request(

@@ -27,7 +27,8 @@ def plan(
     stop_ids = stop_ids_of(asked, serving)
     bad_words = bad_words_of(asked, serving)
     allowed = allowed_of(asked, serving)
-    check_choice(asked, stop_ids, bad_words, grammar)
+    check_choice(asked, stop_ids, bad_words)
+    assert not (grammar and allowed), "the engine follows one mask"
     return [
         Request(
             id=f"{ticket.id}-{number * asked.num_drawn + i}",
