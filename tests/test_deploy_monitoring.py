@@ -23,7 +23,7 @@ READING = EngineReading(
 
 @pytest.fixture(scope="module")
 def exposed() -> str:
-    return Metrics(lambda: READING, version="0").render().decode()
+    return Metrics(lambda: READING, version="0", tenants=["team"]).render().decode()
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +42,17 @@ def alerts(rules: Any) -> list[Any]:
 
 def expressions() -> Iterator[str]:
     """All queries that deploy/ has, wherever they stand."""
-    for path in (MONITORING / "prometheusrule.yaml", DEPLOY / "components/keda/scaledobject.yaml"):
-        yield from found_under(yaml.safe_load(path.read_text()), "expr", "query")
+    yield from found_under(yaml.safe_load((MONITORING / "prometheusrule.yaml").read_text()), "expr")
+    yield from expressions_of_keda()
     yield from found_under(json.loads((MONITORING / "dashboard.json").read_text()), "expr")
     yield (DEPLOY / "components/gateway/endpoint-picker.yaml").read_text()
     scaler = (DEPLOY / "components/hpa/horizontalpodautoscaler.yaml").read_text()
     yield from re.findall(r"name: (octavo_\w+)", scaler)
+
+
+def expressions_of_keda() -> Iterator[str]:
+    scaler = yaml.safe_load((DEPLOY / "components/keda/scaledobject.yaml").read_text())
+    return found_under(scaler, "query")
 
 
 def found_under(node: Any, *keys: str) -> Iterator[str]:
@@ -90,6 +95,20 @@ def test_alerts_fire_when_they_should(rules: Any, tmp_path: Path) -> None:
     (tmp_path / "alerts.yaml").write_text((DEPLOY / "test/alerts.yaml").read_text())
     run(tool("promtool"), "check", "rules", "rules.yaml", cwd=tmp_path)
     run(tool("promtool"), "test", "rules", "alerts.yaml", cwd=tmp_path)
+
+
+def test_every_query_can_be_read(dashboard: Any, tmp_path: Path) -> None:
+    """As rules of their own, with Grafana's variables filled in."""
+    queries = [*found_under(dashboard, "expr"), *expressions_of_keda()]
+    assert len(queries) > 50
+    filled = [query.replace("$__rate_interval", "5m").replace("$", "") for query in queries]
+    rules = [{"record": f"query:{number}", "expr": each} for number, each in enumerate(filled)]
+    (tmp_path / "queries.yaml").write_text(yaml.safe_dump({"groups": [group(rules)]}))
+    run(tool("promtool"), "check", "rules", "queries.yaml", cwd=tmp_path)
+
+
+def group(rules: list[dict[str, str]]) -> dict[str, Any]:
+    return {"name": "queries", "rules": rules}
 
 
 def test_every_alert_is_tested(rules: Any) -> None:
