@@ -3,16 +3,18 @@
 #   make serve                 install, fetch the default model, serve on 127.0.0.1:8000
 #   make serve MODEL=folder    ... or another model; OCTAVO_PORT=8001 and its like work too
 #   make test                  install what tests need, run them
+#   make bench                 measure the default model under load: octavo-bench/report.html
 #   make check                 everything that must hold before a change lands
 
 PYTHON ?= python3
 MODEL ?=
+BENCH ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check
 PINNED := --constraint constraints.txt --build-constraint constraints.txt
 
-.PHONY: serve test check lint type clean
+.PHONY: serve test bench check lint type clean
 
 serve: $(VENV)/installed
 	$(BIN)/octavo serve $(MODEL)
@@ -23,6 +25,9 @@ test: $(VENV)/installed-dev
 	$(BIN)/coverage report --skip-covered --fail-under=95
 	$(BIN)/coverage report --skip-covered --fail-under=100 \
 	    --include='service/api/*,service/engine/*,service/text/*'
+
+bench: $(VENV)/installed-dev
+	$(BIN)/octavo bench $(MODEL) $(BENCH)
 
 check: lint
 	$(MAKE) --jobs 2 type test  # mypy has one core for itself, and is done before the tests are
@@ -49,7 +54,7 @@ $(VENV)/installed: $(VENV)/pip pyproject.toml hatch_build.py $(wildcard model/na
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	$(PIP_INSTALL) $(PINNED) --editable '.[hub]' --group dev
+	$(PIP_INSTALL) $(PINNED) --editable '.[hub]' --group dev --group loadtests
 	touch $@
 
 include deploy/deploy.mk

@@ -1,0 +1,5 @@
+"""`python -m loadtests`: what `octavo bench` runs."""
+
+from loadtests.bench import main
+
+main()

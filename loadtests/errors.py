@@ -1,0 +1,5 @@
+"""What a user of the bench can mend."""
+
+
+class BenchError(Exception):
+    """Shown as one line; exit code 2."""
