@@ -95,7 +95,7 @@ class Session:
         async with self._engine.submit(request) as events:
             async for event in events:
                 write("".join(map(detokenizer.push, event.token_ids)))
-                if event.finish_reason == "error":
+                if event.finish_reason in ("error", "unavailable"):
                     raise AnswerError(event.message)
         write(detokenizer.flush())
 

@@ -125,7 +125,9 @@ def hang_after(text: str) -> Script:
     return script
 
 
-def fail_after(text: str, reason: Literal["error", "cancelled", "refused"] = "error") -> Script:
+def fail_after(
+    text: str, reason: Literal["error", "cancelled", "refused", "unavailable"] = "error"
+) -> Script:
     def script(request: Request) -> Iterator[Event]:
         for token_id in text.encode():
             yield Event(request_id=request.id, token_ids=[token_id])

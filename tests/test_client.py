@@ -269,13 +269,28 @@ def test_a_request_is_not_resumed_for_ever(monkeypatch: pytest.MonkeyPatch) -> N
     asyncio.run(_dies_often())
 
 
+async def _unsupervised() -> None:
+    async with running(make_client()) as client:
+        assert client.status.phase == "ready"
+        assert client._supervisor is not None
+        client._supervisor.cancel()
+        await asyncio.wait({client._supervisor})
+        client._heard -= client._patience
+        assert client.status.phase == "stuck"
+        assert "silent for more than 130 s" in client.status.detail
+
+
+def test_a_silent_engine_that_nobody_restarts_is_stuck() -> None:
+    asyncio.run(_unsupervised())
+
+
 async def _stop() -> None:
     async with running(make_client()) as client:
         task = asyncio.create_task(collect(client, request("r", [1], max_tokens=60)))
         await until(lambda: client.stats.num_running == 1)
         pid = child_pid(client)
     _, last = await task
-    assert (last.finish_reason, last.message) == ("error", "the server is stopping")
+    assert (last.finish_reason, last.message) == ("unavailable", "the server is stopping")
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 

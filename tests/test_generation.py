@@ -108,6 +108,15 @@ def test_what_the_engine_refuses_is_the_clients_to_mend() -> None:
     assert caught.value.status == 400
 
 
+def test_what_an_engine_that_is_gone_leaves_can_be_asked_again() -> None:
+    engine = FakeEngine(fail_after("a", "unavailable"))
+    with pytest.raises(ApiError, match="send it again") as caught:
+        run(make_generation(engine))
+    assert caught.value.status == 503
+    assert caught.value.headers == {"retry-after": "5"}
+    assert "secret" not in str(caught.value)
+
+
 @pytest.mark.parametrize("reason", ["error", "cancelled"])
 def test_a_failure_of_one_choice_cancels_the_others(reason: Any) -> None:
     def script(request: Request) -> Any:

@@ -17,6 +17,7 @@ from tests.fakes import Client, FakeEngine, events_of, say
         ("loading", 200, 503),
         ("ready", 200, 200),
         ("restarting", 200, 503),
+        ("stuck", 503, 503),
         ("failed", 503, 503),
         ("stopped", 503, 503),
     ],

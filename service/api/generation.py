@@ -16,7 +16,13 @@ from dataclasses import dataclass
 
 from service.api.choice import Choice, Delta, FinishReason
 from service.api.clock import SequenceClock, TimelyEvents
-from service.api.errors import ApiError, bad_request, deadline_exceeded, internal_error
+from service.api.errors import (
+    ApiError,
+    bad_request,
+    deadline_exceeded,
+    internal_error,
+    unavailable,
+)
 from service.api.form import FREE, Form
 from service.api.plan import plan
 from service.api.schema import AnyRequest
@@ -202,6 +208,9 @@ def checked(event: Event) -> Event:
     """Raises where the engine couldn't bring the sequence to an end of its own."""
     if event.finish_reason == "refused":
         raise bad_request(f"This request can't be computed: {event.message}.")
+    if event.finish_reason == "unavailable":
+        message = "The server ended before this was done; send it again."
+        raise unavailable(message, code="engine_unavailable")
     if event.finish_reason in ("error", "cancelled"):
         log.error("request %s ended by the engine: %s", event.request_id, event.message)
         raise internal_error()

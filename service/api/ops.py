@@ -15,14 +15,17 @@ from service.api.served import Served
 from service.drain import is_draining
 from service.metrics import CONTENT_TYPE
 
+HOPELESS = ("failed", "stopped", "stuck")
+
 router = APIRouter(tags=["operations"])
 
 
 @router.get("/livez")
 async def get_liveness(served: Served) -> JsonResponse:
-    """Fails when only a new process can help: the engine is gone and won't come back."""
+    """Fails when only a new process can help: the engine is gone and won't come back, or is
+    silent and isn't restarted."""
     phase = served.status.phase
-    return JsonResponse({"status": phase}, 503 if phase in ("failed", "stopped") else 200)
+    return JsonResponse({"status": phase}, 503 if phase in HOPELESS else 200)
 
 
 @router.get("/readyz")

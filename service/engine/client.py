@@ -8,6 +8,7 @@ got a token, suspects first, and one that meets a third death that way is ended 
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -22,6 +23,7 @@ from service.engine.messages import (
     EngineInfo,
     Event,
     Failed,
+    FinishReason,
     Loading,
     Ready,
     Request,
@@ -38,6 +40,8 @@ MAX_DEATHS = 4
 """Deaths in a row without becoming ready after which the engine is given up."""
 BACKOFF_SECONDS = 0.1
 """Before the second start in a row, and twice as long before each further one."""
+STUCK_MARGIN_SECONDS = 10.0
+"""Within which an engine that was silent for the step timeout should have been ended."""
 SUSPECT_DEATHS = 2
 MOST_DEATHS = 8
 """Of the engine in one request's life, even if it gets a token each time."""
@@ -88,6 +92,8 @@ class EngineClient:
         self._stats = Stats()
         self._vocabulary: Vocabulary | None = None
         self._child: EngineChild | None = None  # set while it is ready
+        self._heard = 0.0
+        """When the engine process reported last."""
         self._num_deaths = 0  # in a row, without becoming ready in between
         self._supervisor: asyncio.Task[None] | None = None
         self._submissions: dict[str, Submission] = {}
@@ -95,7 +101,14 @@ class EngineClient:
 
     @property
     def status(self) -> EngineStatus:
+        """Of an engine that should have been restarted, and isn't, that it is stuck."""
+        if self._child is not None and time.monotonic() - self._heard > self._patience:
+            return EngineStatus("stuck", f"it was silent for more than {self._patience:g} s")
         return self._status
+
+    @property
+    def _patience(self) -> float:
+        return self._config.step_timeout + STUCK_MARGIN_SECONDS
 
     @property
     def info(self) -> EngineInfo | None:
@@ -169,6 +182,7 @@ class EngineClient:
         while True:
             ready = self._child is child
             report = await child.receive(patience=self._config.step_timeout if ready else None)
+            self._heard = time.monotonic()
             if isinstance(report, Failed):
                 return report.message
             self._take(report, child)
@@ -239,12 +253,12 @@ class EngineClient:
             submission.put(event)
             self._end_trial(submission)
 
-    def _fail(self, submission: Submission, message: str) -> None:
+    def _fail(self, submission: Submission, message: str, reason: FinishReason = "error") -> None:
         name = submission.request.id
-        self._deliver([Event(request_id=name, finish_reason="error", message=message)])
+        self._deliver([Event(request_id=name, finish_reason=reason, message=message)])
 
     def _give_up(self, status: EngineStatus) -> None:
         self._child = None
         self._status = status
         for submission in list(self._submissions.values()):
-            self._fail(submission, status.detail)
+            self._fail(submission, status.detail, "unavailable")

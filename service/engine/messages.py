@@ -15,8 +15,9 @@ import msgspec
 from model.batch import Pooling, SamplingParams, TokenLogprobs
 from service.config import EngineConfig
 
-FinishReason = Literal["stop", "length", "cancelled", "refused", "error"]
-"""refused: the request itself is at fault, and its message says how."""
+FinishReason = Literal["stop", "length", "cancelled", "refused", "error", "unavailable"]
+"""refused: the request itself is at fault, and its message says how.
+unavailable: the engine is gone for good, in whatever the request had got to."""
 
 
 class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,7 +106,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     timings: Timings | None = None
     """Told with the first token, and with the finish_reason "stop" or "length"."""
     message: str = ""
-    """Says what failed, where finish_reason is "error" or "refused"."""
+    """Says what failed, where finish_reason is "error", "refused" or "unavailable"."""
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):

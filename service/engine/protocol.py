@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 from service.engine.messages import EngineInfo, Event, Request, Stats, Vocabulary
 from service.engine.recorder import FlightRecorder
 
-Phase = Literal["starting", "loading", "ready", "restarting", "failed", "stopped"]
+Phase = Literal["starting", "loading", "ready", "stuck", "restarting", "failed", "stopped"]
 
 
 @dataclass(frozen=True, slots=True)
