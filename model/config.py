@@ -1,33 +1,29 @@
-"""A model's dimensions, read from a Hugging Face folder or a GGUF file; refused if we can't run it.
+"""A model's dimensions and what makes it differ from Llama; refused if we can't run it.
 
 Imports no torch, so that the API process can check a model before the engine loads it. Knows
-nothing of tensors, and of the tokenizer only how many tokens it has.
+nothing of tensors, and of the tokenizer only how many tokens it has. How files say all this is
+model.families' business.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from model.errors import ModelError
-from model.fields import Fields, read_json
+from model.families import gguf, hugging_face
+from model.fields import read_json
+from model.scaling import LongRopeScaling, RopeScaling, YarnScaling
 from model.weights.gguf import GgufHeader, read_header
-
-DEFAULT_ROPE_THETA = 10_000.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Llama3Scaling:
-    """How Llama 3.1 slows the rotary frequencies whose wavelengths are long; see model.rope."""
-
-    factor: float
-    low_freq_factor: float
-    high_freq_factor: float
-    original_context_len: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """A decoder of the Llama family: RMSNorm, rotary positions, grouped-query attention, SwiGLU."""
+    """A decoder. Where a field has a default, that is how Llama is."""
+
+    family: str = "llama"
+    """By transformers' name of the model type; it decides how a folder's tensors are called."""
 
     vocab_size: int
     hidden_size: int
@@ -37,11 +33,55 @@ class ModelConfig:
     num_kv_heads: int
     head_dim: int
     context_len: int
+    """What is served: a scaling of the rotary positions may depend on it."""
     norm_eps: float
     rope_theta: float
-    rope_scaling: Llama3Scaling | None
+    rope_scaling: RopeScaling | None
     tied_head: bool
     """The output head is the embedding's matrix."""
+
+    positions: Literal["rotary", "learned", "sinusoidal"] = "rotary"
+    num_positions: int = 0
+    """Rows of the learned ones' table."""
+    rope_dim: int | None = None
+    """How many of a head's first dimensions are rotated, if not all."""
+    local_rope_theta: float | None = None
+    """Of layers that see a window, where theirs is another, and never scaled."""
+    unrotated_layers: frozenset[int] = frozenset()
+
+    sliding_window: int | None = None
+    """How many tokens a token sees in local layers, itself included."""
+    local_layers: frozenset[int] = frozenset()
+    attention_scale: float | None = None
+    """Of the scores, if it isn't 1/√head_dim."""
+    attention_softcap: float | None = None
+    qkv_bias: bool = False
+    output_bias: bool = False
+    qk_norm: Literal["none", "head", "width"] = "none"
+    """Queries and keys are normed: each head's, or all heads' together."""
+
+    norm: Literal["rms", "layer"] = "rms"
+    norm_bias: bool = False
+    residual: Literal["pre", "sandwich", "post", "sum"] = "pre"
+    """Where the norms are: before each branch, around it, behind it, or behind the sum."""
+    parallel: Literal["no", "two norms", "one norm"] = "no"
+    """Attention and feed-forward take the same input, each by its norm or both by one."""
+    residual_scale: float = 1.0
+
+    activation: Literal["silu", "gelu", "gelu_tanh", "relu"] = "silu"
+    gated: bool = True
+    feed_forward_bias: bool = False
+    num_experts: int = 0
+    num_active_experts: int = 0
+    normalize_experts: bool = False
+    """The active experts' weights add up to 1."""
+    dense_layers: frozenset[int] = frozenset()
+    """Those that have one feed-forward network and no experts, in a model with experts."""
+    expert_size: int = 0
+
+    embedding_scale: float = 1.0
+    logit_scale: float = 1.0
+    logit_softcap: float | None = None
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:
@@ -49,12 +89,48 @@ class ModelConfig:
                 f"{self.num_heads} attention heads can't be shared out evenly among "
                 f"{self.num_kv_heads} key-value heads"
             )
-        if self.head_dim % 2:
-            raise ModelError(f"the head dimension is {self.head_dim}, but RoPE needs an even one")
+        if self.rotary_dim % 2:
+            which = "head" if self.rope_dim is None else "rotated"
+            raise ModelError(
+                f"the {which} dimension is {self.rotary_dim}, but RoPE needs an even one"
+            )
+        if isinstance(self.rope_scaling, LongRopeScaling):
+            self._check_factors(self.rope_scaling)
+
+    def _check_factors(self, scaling: LongRopeScaling) -> None:
+        lens = {len(scaling.short_factors), len(scaling.long_factors)}
+        num_pairs = self.rotary_dim // 2
+        if lens != {num_pairs}:
+            raise ModelError(
+                f"longrope has {sorted(lens)} factors instead of one for each of the {num_pairs} "
+                "pairs of dimensions that are rotated"
+            )
+
+    @property
+    def rotary_dim(self) -> int:
+        if self.positions != "rotary":
+            return 0
+        return self.head_dim if self.rope_dim is None else self.rope_dim
+
+    @property
+    def rotation_scale(self) -> float:
+        """Lengthens queries and keys as they are rotated."""
+        scaling = self.rope_scaling
+        return (
+            scaling.attention_factor if isinstance(scaling, YarnScaling | LongRopeScaling) else 1.0
+        )
+
+    @property
+    def is_plain_llama(self) -> bool:
+        """RMSNorm, rotary positions, grouped-query attention and SwiGLU, and nothing else."""
+        variants = (field for field in fields(self) if field.default is not MISSING)
+        differing = {v.name for v in variants if getattr(self, v.name) != v.default}
+        return not differing - {"family"} and self.rotation_scale == 1
 
 
 def load_config(path: Path) -> ModelConfig:
     """Of a folder with a config.json, or of a .gguf file."""
+    read: Callable[[], ModelConfig]
     if path.suffix == ".gguf":
         read = partial(from_gguf, read_header(path))
     elif path.is_dir():
@@ -69,74 +145,8 @@ def load_config(path: Path) -> ModelConfig:
 
 
 def from_folder(folder: Path) -> ModelConfig:
-    config = Fields(read_json(folder / "config.json"))
-    _refuse_unlike_llama(config)
-    hidden_size, num_heads = config.integer("hidden_size"), config.integer("num_attention_heads")
-    rope = config.group("rope_parameters" if config.get("rope_parameters") else "rope_scaling")
-    return ModelConfig(
-        vocab_size=config.integer("vocab_size"),
-        hidden_size=hidden_size,
-        intermediate_size=config.integer("intermediate_size"),
-        num_layers=config.integer("num_hidden_layers"),
-        num_heads=num_heads,
-        num_kv_heads=config.integer("num_key_value_heads", num_heads),
-        head_dim=config.integer("head_dim", hidden_size // num_heads),
-        context_len=config.integer("max_position_embeddings"),
-        norm_eps=config.number("rms_norm_eps"),
-        rope_theta=rope.number("rope_theta", config.number("rope_theta", DEFAULT_ROPE_THETA)),
-        rope_scaling=_rope_scaling(rope),
-        tied_head=config.flag("tie_word_embeddings"),
-    )
+    return ModelConfig(**hugging_face.describe(read_json(folder / "config.json")))
 
 
 def from_gguf(header: GgufHeader) -> ModelConfig:
-    metadata, llama = Fields(header.metadata), Fields(header.metadata, prefix="llama.")
-    metadata.require("general.architecture", "llama")
-    hidden_size, num_heads = (
-        llama.integer("embedding_length"),
-        llama.integer("attention.head_count"),
-    )
-    head_dim = llama.integer("attention.key_length", hidden_size // num_heads)
-    _refuse_unlike_llama_in_gguf(llama, head_dim)
-    return ModelConfig(
-        vocab_size=llama.integer("vocab_size", len(metadata.get("tokenizer.ggml.tokens") or ())),
-        hidden_size=hidden_size,
-        intermediate_size=llama.integer("feed_forward_length"),
-        num_layers=llama.integer("block_count"),
-        num_heads=num_heads,
-        num_kv_heads=llama.integer("attention.head_count_kv", num_heads),
-        head_dim=head_dim,
-        context_len=llama.integer("context_length"),
-        norm_eps=llama.number("attention.layer_norm_rms_epsilon"),
-        rope_theta=llama.number("rope.freq_base", DEFAULT_ROPE_THETA),
-        rope_scaling=None,  # GGUF files hold Llama 3's as a tensor; see model.weights.load
-        tied_head="output.weight" not in header.tensors,
-    )
-
-
-def _refuse_unlike_llama(config: Fields) -> None:
-    config.require("architectures", ["LlamaForCausalLM"])
-    config.allow("hidden_act", "silu")
-    config.allow("attention_bias", False)
-    config.allow("mlp_bias", False)
-    config.allow("quantization_config")
-
-
-def _refuse_unlike_llama_in_gguf(llama: Fields, head_dim: int) -> None:
-    llama.allow("attention.value_length", head_dim)
-    llama.allow("rope.dimension_count", head_dim)
-    llama.allow("rope.scaling.type", "none")
-    llama.allow("expert_count", 0)
-
-
-def _rope_scaling(rope: Fields) -> Llama3Scaling | None:
-    kind = "rope_type" if rope.get("rope_type") else "type"  # the older name
-    rope.allow(kind, "default", "llama3")
-    if rope.get(kind) != "llama3":
-        return None
-    return Llama3Scaling(
-        factor=rope.number("factor"),
-        low_freq_factor=rope.number("low_freq_factor"),
-        high_freq_factor=rope.number("high_freq_factor"),
-        original_context_len=rope.integer("original_max_position_embeddings"),
-    )
+    return ModelConfig(**gguf.describe(header))

@@ -26,9 +26,13 @@ def read_json(path: Path) -> dict[str, Any]:
 class Fields:
     """An absent field, or a null, is as good as the default; without a default it is an error."""
 
-    def __init__(self, values: Mapping[str, Any], *, prefix: str = "") -> None:
+    def __init__(
+        self, values: Mapping[str, Any], *, prefix: str = "", runs: str = "no other models"
+    ) -> None:
+        """runs: what octavo does run, for the message about what it doesn't."""
         self._values = values
         self._prefix = prefix
+        self._runs = runs
 
     def get(self, name: str) -> Any:
         return self._values.get(self._prefix + name)
@@ -46,8 +50,26 @@ class Fields:
             raise self._wrong(name, value, "a positive number")
         return float(value)
 
-    def flag(self, name: str) -> bool:
-        value = self._present(name, False)
+    def optional_integer(self, name: str) -> int | None:
+        return None if self.get(name) is None else self.integer(name)
+
+    def optional_number(self, name: str) -> float | None:
+        return None if self.get(name) is None else self.number(name)
+
+    def numbers(self, name: str) -> tuple[float, ...]:
+        values = self._present(name, None)
+        if not isinstance(values, list) or not all(_is_number(v, int | float) for v in values):
+            raise self._wrong(name, values, "a list of numbers")
+        return tuple(map(float, values))
+
+    def words(self, name: str) -> list[str] | None:
+        values = self.get(name)
+        if values is None or (isinstance(values, list) and all(isinstance(v, str) for v in values)):
+            return values
+        raise self._wrong(name, values, "a list of words")
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        value = self._present(name, default)
         if not isinstance(value, bool):
             raise self._wrong(name, value, "true or false")
         return value
@@ -56,7 +78,7 @@ class Fields:
         value = self._present(name, {})
         if not isinstance(value, dict):
             raise self._wrong(name, value, "an object")
-        return Fields(value)
+        return Fields(value, runs=self._runs)
 
     def require(self, name: str, wanted: object) -> None:
         if self.get(name) != wanted:
@@ -77,7 +99,7 @@ class Fields:
 
     def _unlike(self, name: str, *wanted: object) -> ModelError:
         choices = " or ".join(repr(value) for value in wanted) or "absent"
-        return self._wrong(name, self.get(name), f"{choices}: octavo can't run other models yet")
+        return self._wrong(name, self.get(name), f"{choices}. octavo runs {self._runs}")
 
     def _wrong(self, name: str, value: object, wanted: str) -> ModelError:
         return ModelError(f"{self._prefix}{name} is {value!r}, but must be {wanted}")

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 class PackedLinear(nn.Module):
     weight: Tensor
 
-    def __init__(self, weight_OI: Tensor) -> None:
+    def __init__(self, weight_OI: Tensor, bias_O: nn.Parameter | None = None) -> None:
         super().__init__()
         packed = torch.ops.mkldnn._reorder_linear_weight(weight_OI, None)  # for any number of rows
         self.register_buffer("weight", packed, persistent=False)
+        self.bias = bias_O
 
     def forward(self, x_TI: Tensor) -> Tensor:
         if len(x_TI) == 1:  # a row alone is summed in another order on CPUs with AVX-512
@@ -24,7 +25,7 @@ class PackedLinear(nn.Module):
         return self._product(x_TI)
 
     def _product(self, x_TI: Tensor) -> Tensor:
-        return torch.ops.mkldnn._linear_pointwise(x_TI, self.weight, None, "none", [], "")
+        return torch.ops.mkldnn._linear_pointwise(x_TI, self.weight, self.bias, "none", [], "")
 
 
 @torch.inference_mode()
@@ -32,4 +33,4 @@ def packed(linear: nn.Linear) -> nn.Module:
     """Itself where there is no oneDNN; else its plain weights are no longer needed."""
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return linear
-    return PackedLinear(linear.weight.detach())
+    return PackedLinear(linear.weight.detach(), linear.bias)

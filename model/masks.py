@@ -23,6 +23,20 @@ def causal_mask(query_positions_SQ: Tensor, *, num_keys: int) -> Tensor:
     return key_positions_C <= query_positions_SQ[..., None]
 
 
+def window_mask(query_positions_SQ: Tensor, *, num_keys: int, window: int) -> Tensor:
+    """A token sees no further back than the window, which it is part of itself.
+
+    A window of 2, of which the causal mask takes the right half:
+
+        key position       0 1 2 3 4 5
+        query at 2         . x x x x x
+        query at 3         . . x x x x
+        query at 4         . . . x x x
+    """
+    key_positions_C = torch.arange(num_keys, device=query_positions_SQ.device)
+    return key_positions_C > query_positions_SQ[..., None] - window
+
+
 def padding_mask(lengths_S: Tensor, *, num_keys: int) -> Tensor:
     """Nobody sees the filling that makes short sequences as wide as their group.
 

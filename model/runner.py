@@ -5,6 +5,7 @@ All that the engine sees of the model. Knows no requests, text or clock.
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -150,14 +151,15 @@ def load_runner(
 ) -> TorchRunner:
     """From a folder or a .gguf file. 0 means automatic for any of the last three limits."""
     torch.set_num_threads(_num_threads(threads))
-    build = _native_build(quantization)
     config = load_config(path)
+    build = _native_build(quantization, config)
     if max_model_len > config.context_len:
         raise ModelError(
             f"max_model_len is {max_model_len}, but the model's context is {config.context_len} "
             "tokens: take that or less"
         )
-    most = max_sequences * _num_pages(max_model_len or config.context_len)
+    config = replace(config, context_len=max_model_len or config.context_len)
+    most = max_sequences * _num_pages(config.context_len)
     load = partial(_load_native, build=build) if build else _load_float32
     model, page_bytes, allocate = load(path, config, report=partial(progress, "weights"))
     progress("cache", "", 0.0)
@@ -179,9 +181,14 @@ def _num_threads(asked: int) -> int:
     return asked or usable_cores()
 
 
-def _native_build(quantization: str) -> str:
+def _native_build(quantization: str, config: ModelConfig) -> str:
     """The library that is to compute with weights of 8 bits; empty: PyTorch, in float32."""
-    built = builds() if quantization != "none" else []
+    if quantization == "int8" and not config.is_plain_llama:
+        raise ModelError(
+            f"quantization is int8, which runs plain Llama models only, and this {config.family} "
+            "model isn't one: take auto or none"
+        )
+    built = builds() if quantization != "none" and config.is_plain_llama else []
     if quantization == "int8" and not built:
         raise ModelError(
             "quantization is int8, but no native library is there that this processor can run: "

@@ -4,29 +4,53 @@ Inference only, over a ragged batch whose keys and values go to a paged cache. K
 sampling or files; what differs between models is in ModelConfig.
 
 Shapes: T packed tokens, S rows of the output, W model width, H query heads, K key-value heads,
-J = 2K (keys' heads, then values'), D head dimension, F feed-forward width, V vocabulary.
+J = 2K (keys' heads, then values'), D head dimension, F feed-forward width, V vocabulary,
+E experts, A active ones.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import silu
+from torch.nn.functional import gelu, relu, silu
 
 from model.attention.reference import Plan, attend, prepare
 from model.config import ModelConfig
 from model.kv_cache import KVCache, LayerCache
 from model.packing import RaggedBatch
-from model.rope import Rotation, inverse_frequencies, rotate_, rotation_at
+from model.rope import (
+    Rotation,
+    inverse_frequencies,
+    plain_frequencies,
+    rotate_,
+    rotation_at,
+    sinusoids,
+)
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": silu,
+    "gelu": gelu,
+    "gelu_tanh": partial(gelu, approximate="tanh"),
+    "relu": relu,
+}
+
+
+class View(NamedTuple):
+    """What all layers that see as far share: the whole context, or a window of it."""
+
+    rotation: Rotation
+    plan: Plan
 
 
 class Step(NamedTuple):
     """What all layers of one forward pass share."""
 
-    rotation: Rotation
+    views: dict[bool, View]
+    """By whether it is local, as far as there are layers of that kind."""
     page_ids_T: Tensor
     offsets_T: Tensor
-    plan: Plan
 
 
 class Transformer(nn.Module):
@@ -36,9 +60,11 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
-        self.norm = nn.RMSNorm(config.hidden_size, eps=config.norm_eps)
-        self.head = _linear(config.hidden_size, config.vocab_size)
+        if config.positions == "learned":
+            self.positions = nn.Embedding(config.num_positions, config.hidden_size)
+        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.num_layers))
+        self.norm = nn.Identity() if config.residual == "sum" else _norm(config)
+        self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.register_buffer("frequency", inverse_frequencies(config), persistent=False)
 
     @property
@@ -52,70 +78,194 @@ class Transformer(nn.Module):
     def hidden(self, batch: RaggedBatch, cache: KVCache) -> Tensor:
         """What the last block makes of each token: x_TW, before the norm."""
         step = self._step(batch)
-        x_TW = self.embedding(batch.token_ids_T)
+        x_TW = self._embedded(batch.token_ids_T, batch.positions_T)
         for block, layer_cache in zip(self.blocks, cache.layers, strict=True):
             x_TW = block(x_TW, layer_cache, step)
         return x_TW
 
     def logits(self, x_SW: Tensor) -> Tensor:
-        return self.head(self.norm(x_SW))
+        logits_SV = self.head(self.norm(x_SW))
+        if self.config.logit_scale != 1:
+            logits_SV = logits_SV * self.config.logit_scale
+        if (softcap := self.config.logit_softcap) is not None:
+            logits_SV = softcap * torch.tanh(logits_SV / softcap)
+        return logits_SV
+
+    def _embedded(self, token_ids_T: Tensor, positions_T: Tensor) -> Tensor:
+        """The tokens and, unless rotations tell them, their positions."""
+        x_TW = self.embedding(token_ids_T)
+        if self.config.embedding_scale != 1:
+            x_TW = x_TW * self.config.embedding_scale
+        match self.config.positions:
+            case "learned":
+                return x_TW + self.positions(positions_T)
+            case "sinusoidal":
+                return x_TW + sinusoids(positions_T, self.config.hidden_size, dtype=self.dtype)
+            case _:
+                return x_TW
 
     def _step(self, batch: RaggedBatch) -> Step:
-        return Step(
-            rotation_at(batch.positions_T, self.frequency, dtype=self.dtype),
-            batch.page_ids_T,
-            batch.offsets_T,
-            prepare(batch, num_kv_heads=self.config.num_kv_heads, dtype=self.dtype),
+        num_local = len(self.config.local_layers)
+        kinds = [num_local > 0] if num_local in (0, self.config.num_layers) else [False, True]
+        views = {is_local: self._view(batch, is_local=is_local) for is_local in kinds}
+        return Step(views, batch.page_ids_T, batch.offsets_T)
+
+    def _view(self, batch: RaggedBatch, *, is_local: bool) -> View:
+        config = self.config
+        if is_local and config.local_rope_theta is not None:
+            frequency_F = plain_frequencies(config.rotary_dim, config.local_rope_theta)
+        else:
+            frequency_F = self.frequency
+        scale, window = config.rotation_scale, config.sliding_window if is_local else None
+        return View(
+            rotation_at(batch.positions_T, frequency_F, dtype=self.dtype, scale=scale),
+            prepare(batch, num_kv_heads=config.num_kv_heads, dtype=self.dtype, window=window),
         )
 
 
 class Block(nn.Module):
-    def __init__(self, config: ModelConfig) -> None:
+    """Two branches, each added to what goes in. Norms stand where the family has them:
+
+    pre        x + f(norm(x))           Llama, GPT-2
+    sandwich   x + norm'(f(norm(x)))    Gemma 2
+    post       x + norm'(f(x))          OLMo 2
+    sum        norm'(x + f(x))          the first Transformer (arXiv:1706.03762)
+    """
+
+    def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
-        self.attention_norm = nn.RMSNorm(config.hidden_size, eps=config.norm_eps)
-        self.attention = Attention(config)
-        self.feed_forward_norm = nn.RMSNorm(config.hidden_size, eps=config.norm_eps)
-        self.feed_forward = FeedForward(config)
+        self.residual_scale = config.residual_scale
+        self.is_parallel = config.parallel != "no"
+        self.norms_the_sum = config.residual == "sum"
+        before = config.residual in ("pre", "sandwich")
+        behind = config.residual != "pre"
+        self.attention_norm = _norm(config) if before else nn.Identity()
+        self.attention = Attention(config, layer)
+        self.attention_post_norm = _norm(config) if behind else nn.Identity()
+        own_norm = before and config.parallel != "one norm"
+        self.feed_forward_norm = _norm(config) if own_norm else nn.Identity()
+        is_routed = config.num_experts > 0 and layer not in config.dense_layers
+        self.feed_forward = (
+            RoutedFeedForward(config)
+            if is_routed
+            else FeedForward(config, config.intermediate_size)
+        )
+        self.feed_forward_post_norm = _norm(config) if behind else nn.Identity()
 
     def forward(self, x_TW: Tensor, cache: LayerCache, step: Step) -> Tensor:
-        x_TW = x_TW + self.attention(self.attention_norm(x_TW), cache, step)
-        return x_TW + self.feed_forward(self.feed_forward_norm(x_TW))
+        normed_TW = self.attention_norm(x_TW)
+        attended_TW = self.attention(normed_TW, cache, step)
+        if self.is_parallel:
+            return x_TW + attended_TW + self.feed_forward(self._second_norm(x_TW, normed_TW))
+        x_TW = self._added(x_TW, attended_TW, self.attention_post_norm)
+        thought_TW = self.feed_forward(self.feed_forward_norm(x_TW))
+        return self._added(x_TW, thought_TW, self.feed_forward_post_norm)
+
+    def _second_norm(self, x_TW: Tensor, normed_TW: Tensor) -> Tensor:
+        one_norm = isinstance(self.feed_forward_norm, nn.Identity)
+        return normed_TW if one_norm else self.feed_forward_norm(x_TW)
+
+    def _added(self, x_TW: Tensor, branch_TW: Tensor, norm: nn.Module) -> Tensor:
+        if self.norms_the_sum:
+            return norm(x_TW + branch_TW)
+        branch_TW = norm(branch_TW)
+        return x_TW + (branch_TW if self.residual_scale == 1 else branch_TW * self.residual_scale)
 
 
 class Attention(nn.Module):
     """Each of the K key-value heads serves H/K query heads (arXiv:2305.13245)."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
         self.num_heads, self.num_kv_heads = config.num_heads, config.num_kv_heads
-        self.head_dim = config.head_dim
-        width = config.num_heads * config.head_dim
-        self.qkv = _linear(config.hidden_size, width + 2 * config.num_kv_heads * config.head_dim)
-        self.output = _linear(width, config.hidden_size)
+        self.head_dim, self.rotary_dim = config.head_dim, config.rotary_dim
+        self.scale, self.softcap = config.attention_scale, config.attention_softcap
+        self.is_local = layer in config.local_layers
+        self.is_rotated = config.positions == "rotary" and layer not in config.unrotated_layers
+        width, kv_width = config.num_heads * self.head_dim, config.num_kv_heads * self.head_dim
+        self.qkv = nn.Linear(config.hidden_size, width + 2 * kv_width, bias=config.qkv_bias)
+        self.output = nn.Linear(width, config.hidden_size, bias=config.output_bias)
+        self.qk_norm = config.qk_norm
+        if config.qk_norm != "none":
+            whole = config.qk_norm == "width"
+            self.q_norm = _rms_norm(config, width if whole else self.head_dim)
+            self.k_norm = _rms_norm(config, kv_width if whole else self.head_dim)
 
     def forward(self, x_TW: Tensor, cache: LayerCache, step: Step) -> Tensor:
         #   qkv: │ queries: H │ keys: K │ values: K │ heads
         #        └─── are rotated ──────┘
         #                     └─── are cached ───────┘
+        view = step.views[self.is_local]
         qkv = self.qkv(x_TW).unflatten(1, (-1, self.head_dim))
-        rotate_(qkv[:, : self.num_heads + self.num_kv_heads], step.rotation)
+        qk = qkv[:, : self.num_heads + self.num_kv_heads]
+        if self.qk_norm != "none":
+            self._norm_(qk)
+        if self.is_rotated:
+            rotate_(qk[..., : self.rotary_dim], view.rotation)
         q_THD, kv_TJD = qkv.split((self.num_heads, 2 * self.num_kv_heads), dim=1)
         cache.write(kv_TJD, page_ids_T=step.page_ids_T, offsets_T=step.offsets_T)
-        return self.output(attend(q_THD, cache, step.plan).flatten(1))
+        out_THD = attend(q_THD, cache, view.plan, scale=self.scale, softcap=self.softcap)
+        return self.output(out_THD.flatten(1))
+
+    def _norm_(self, qk: Tensor) -> None:
+        """Each head by itself, or all heads of a token together."""
+        heads = qk[:, : self.num_heads], qk[:, self.num_heads :]
+        for x_THD, norm in zip(heads, (self.q_norm, self.k_norm), strict=True):
+            normed = norm(x_THD.flatten(1) if self.qk_norm == "width" else x_THD)
+            x_THD.copy_(normed.view_as(x_THD))
 
 
 class FeedForward(nn.Module):
-    """SwiGLU: one half of the hidden layer gates the other (arXiv:2002.05202)."""
+    """Two layers, or SwiGLU and its like: one half of the hidden layer gates the other
+    (arXiv:2002.05202)."""
+
+    def __init__(self, config: ModelConfig, size: int) -> None:
+        super().__init__()
+        bias, self.is_gated = config.feed_forward_bias, config.gated
+        if config.gated:
+            self.gate_up = nn.Linear(config.hidden_size, 2 * size, bias=bias)
+        else:
+            self.up = nn.Linear(config.hidden_size, size, bias=bias)
+        self.down = nn.Linear(size, config.hidden_size, bias=bias)
+        self.activation = ACTIVATIONS[config.activation]
+
+    def forward(self, x_TW: Tensor) -> Tensor:
+        if not self.is_gated:
+            return self.down(self.activation(self.up(x_TW)))
+        gate_TF, up_TF = self.gate_up(x_TW).chunk(2, dim=1)
+        return self.down(self.activation(gate_TF) * up_TF)
+
+
+class RoutedFeedForward(nn.Module):
+    """A router sends each token to the A of the E experts that it finds best (arXiv:2401.04088)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.gate_up = _linear(config.hidden_size, 2 * config.intermediate_size)
-        self.down = _linear(config.intermediate_size, config.hidden_size)
+        self.num_active, self.normalizes = config.num_active_experts, config.normalize_experts
+        self.router = nn.Linear(config.hidden_size, config.num_experts, bias=False)
+        self.experts = nn.ModuleList(
+            FeedForward(config, config.expert_size) for _ in range(config.num_experts)
+        )
 
     def forward(self, x_TW: Tensor) -> Tensor:
-        gate_TF, up_TF = self.gate_up(x_TW).chunk(2, dim=1)
-        return self.down(silu(gate_TF) * up_TF)
+        """Expert by expert, so that a token's sum has one order whatever tokens are beside it."""
+        weights_TE = self.router(x_TW).softmax(-1)
+        weights_TA, experts_TA = weights_TE.topk(self.num_active)
+        if self.normalizes:
+            weights_TA = weights_TA / weights_TA.sum(-1, keepdim=True)
+        out_TW = torch.zeros_like(x_TW)
+        for expert in experts_TA.unique().tolist():
+            tokens, ranks = (experts_TA == expert).nonzero(as_tuple=True)
+            thought = self.experts[expert](x_TW[tokens])
+            out_TW.index_add_(0, tokens, thought * weights_TA[tokens, ranks, None])
+        return out_TW
 
 
-def _linear(num_inputs: int, num_outputs: int) -> nn.Linear:
-    return nn.Linear(num_inputs, num_outputs, bias=False)
+def _norm(config: ModelConfig) -> nn.Module:
+    if config.norm == "layer":
+        return nn.LayerNorm(config.hidden_size, eps=config.norm_eps, bias=config.norm_bias)
+    return _rms_norm(config, config.hidden_size)
+
+
+def _rms_norm(config: ModelConfig, width: int) -> nn.RMSNorm:
+    return nn.RMSNorm(width, eps=config.norm_eps)

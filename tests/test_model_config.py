@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from transformers import LlamaConfig
 
-from model.config import Llama3Scaling, from_folder, from_gguf, load_config
+from model.config import from_folder, from_gguf, load_config
 from model.errors import ModelError
+from model.scaling import Llama3Scaling
 from model.weights.gguf import GgufHeader
 
 JSON: dict[str, Any] = {
@@ -42,6 +43,7 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+LONGROPE = {"type": "longrope", "short_factor": [1, 2], "long_factor": [3, 4]}
 
 
 def write_folder(folder: Path, **changes: Any) -> Path:
@@ -106,13 +108,15 @@ def test_gguf_vocabulary_may_be_told_by_the_tokenizer_alone() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"architectures": ["MistralForCausalLM"]}, r"architectures is \['MistralFor.*LlamaFor"),
+        ({"architectures": ["MambaForCausalLM"]}, r"architectures is \['Mamba.*It runs Llama, M"),
         ({"architectures": None}, "architectures is None"),
-        ({"hidden_act": "gelu"}, "hidden_act is 'gelu', but must be 'silu'"),
-        ({"attention_bias": True}, "attention_bias is True, but must be False"),
-        ({"mlp_bias": True}, "mlp_bias is True"),
+        ({"architectures": "LlamaForCausalLM"}, "architectures is 'Llama.*a list of words"),
+        ({"hidden_act": "gelu"}, "hidden_act is 'gelu', but must be 'silu'. octavo runs Llama, M"),
         ({"quantization_config": {"quant_method": "awq"}}, "quantization_config.*must be absent"),
-        ({"rope_scaling": {"type": "linear", "factor": 2}}, "type is 'linear'.*'llama3'"),
+        ({"rope_scaling": {"type": "mrope", "factor": 2}}, "type is 'mrope'.*'llama3'"),
+        ({"rope_scaling": {"type": "linear"}}, "factor is missing"),
+        ({"rope_scaling": LONGROPE | {"long_factor": 2}}, "long_factor is 2, but must be a list"),
+        ({"rope_scaling": LONGROPE | {"long_factor": [1]}}, r"longrope has \[1, 2\] fact"),
         ({"rope_scaling": {"rope_type": "llama3"}}, "factor is missing"),
         ({"rope_scaling": "yarn"}, "rope_scaling is 'yarn', but must be an object"),
         ({"vocab_size": None}, "vocab_size is missing"),
@@ -124,6 +128,15 @@ def test_gguf_vocabulary_may_be_told_by_the_tokenizer_alone() -> None:
         ({"tie_word_embeddings": 1}, "tie_word_embeddings is 1, but must be true or false"),
         ({"num_key_value_heads": 4}, "6 attention heads can't be shared out evenly among 4"),
         ({"head_dim": 5}, "head dimension is 5"),
+        ({"partial_rotary_factor": 0.75}, "rotated dimension is 3"),
+        (
+            {
+                "architectures": ["MistralForCausalLM"],
+                "sliding_window": 8,
+                "num_hidden_layers": 9**9,
+            },
+            "num_hidden_layers is 387420489, which is more than any model has",
+        ),
     ],
 )
 def test_a_folder_we_cannot_run_is_refused(
@@ -137,10 +150,11 @@ def test_a_folder_we_cannot_run_is_refused(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"general__architecture": "gemma3"}, "general.architecture is 'gemma3'.*'llama'"),
+        ({"general__architecture": "rwkv6"}, "general.architecture is 'rwkv6'.*It runs llama, q"),
         ({"llama__expert_count": 8}, "llama.expert_count is 8"),
-        ({"llama__rope__scaling__type": "yarn"}, "llama.rope.scaling.type is 'yarn'"),
-        ({"llama__rope__dimension_count": 2}, "llama.rope.dimension_count is 2, but must be 4"),
+        ({"llama__rope__scaling__type": "longrope"}, "rope.scaling.type is 'longrope'.*llama, q"),
+        ({"llama__rope__scaling__type": "yarn"}, "llama.rope.scaling.factor is missing"),
+        ({"llama__rope__dimension_count": 3}, "rotated dimension is 3"),
         ({"llama__attention__value_length": 8}, "value_length is 8"),
         ({"llama__attention__head_count_kv": [2, 4]}, r"head_count_kv is \[2, 4\]"),
         ({"llama__vocab_size": None}, "llama.vocab_size is 0"),

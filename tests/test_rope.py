@@ -7,8 +7,8 @@ from hypothesis import given, strategies as st
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from model.config import Llama3Scaling
 from model.rope import Rotation, inverse_frequencies, rotate_, rotation_at
+from model.scaling import Llama3Scaling
 from tests.tiny_llama import CONFIG
 
 LLAMA3 = Llama3Scaling(

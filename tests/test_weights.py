@@ -132,7 +132,7 @@ def test_copies_of_what_is_known_are_ignored(tmp_path: Path) -> None:
         ),
         (
             lambda tensors: tensors.update({"model.layers.0.self_attn.q_proj.bias": torch.ones(1)}),
-            "'model.layers.0.self_attn.q_proj.bias' is none of a Llama model's",
+            "'model.layers.0.self_attn.q_proj.bias' is none of a llama model's",
         ),
         (
             lambda tensors: tensors.update({"model.norm.weight": torch.ones(25)}),

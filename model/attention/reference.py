@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from model.kv_cache import LayerCache, chunk_ids
-from model.masks import additive, causal_mask, padding_mask
+from model.masks import additive, causal_mask, padding_mask, window_mask
 from model.packing import RaggedBatch
 
 PAGE_SIZE = 16
@@ -38,7 +38,9 @@ class Group:
 Plan = list[Group]
 
 
-def prepare(batch: RaggedBatch, *, num_kv_heads: int, dtype: torch.dtype) -> Plan:
+def prepare(
+    batch: RaggedBatch, *, num_kv_heads: int, dtype: torch.dtype, window: int | None = None
+) -> Plan:
     query_lens = batch.query_lens_S.tolist()
     num_pages = (-(-batch.context_lens_S // PAGE_SIZE)).tolist()
     positions = torch.split(batch.positions_T, query_lens)
@@ -48,6 +50,8 @@ def prepare(batch: RaggedBatch, *, num_kv_heads: int, dtype: torch.dtype) -> Pla
         table_SN = batch.page_table_SN[first:stop, : max(num_pages[first:stop])]
         num_keys = table_SN.shape[1] * PAGE_SIZE
         mask_SQC = causal_mask(positions_SQ, num_keys=num_keys)
+        if window is not None:
+            mask_SQC &= window_mask(positions_SQ, num_keys=num_keys, window=window)
         # The future is masked, and all padding lies in it; said all the same, as the oracle should.
         mask_SQC &= padding_mask(batch.context_lens_S[first:stop], num_keys=num_keys)[:, None]
         groups.append(
@@ -61,20 +65,47 @@ def prepare(batch: RaggedBatch, *, num_kv_heads: int, dtype: torch.dtype) -> Pla
     return groups
 
 
-def attend(q_THD: Tensor, cache: LayerCache, plan: Plan) -> Tensor:
+def attend(
+    q_THD: Tensor,
+    cache: LayerCache,
+    plan: Plan,
+    *,
+    scale: float | None = None,
+    softcap: float | None = None,
+) -> Tensor:
+    """scale: of the scores, if not 1/√D. softcap: the most that a score can be, softly."""
     queries = torch.split(q_THD, [group.num_tokens for group in plan])
     return torch.cat(
-        [_attend_group(q, cache, group) for q, group in zip(queries, plan, strict=True)]
+        [
+            _attend_group(q, cache, group, scale=scale, softcap=softcap)
+            for q, group in zip(queries, plan, strict=True)
+        ]
     )
 
 
-def _attend_group(q_THD: Tensor, cache: LayerCache, group: Group) -> Tensor:
+def _attend_group(
+    q_THD: Tensor, cache: LayerCache, group: Group, *, scale: float | None, softcap: float | None
+) -> Tensor:
     q_SHQD = q_THD.view(-1, group.query_len, *q_THD.shape[1:]).transpose(1, 2)
     k_SKCD, v_SKCD = cache.gather(group.chunk_ids_SJN).chunk(2, dim=1)
-    out_SHQD = scaled_dot_product_attention(
-        q_SHQD, k_SKCD, v_SKCD, attn_mask=group.mask_S1QC, enable_gqa=True
-    )
+    if softcap is None:
+        out_SHQD = scaled_dot_product_attention(
+            q_SHQD, k_SKCD, v_SKCD, attn_mask=group.mask_S1QC, scale=scale, enable_gqa=True
+        )
+    else:
+        q_SHQD = q_SHQD * (q_SHQD.shape[-1] ** -0.5 if scale is None else scale)
+        out_SHQD = _softcapped_attention(q_SHQD, k_SKCD, v_SKCD, group.mask_S1QC, softcap)
     return out_SHQD.transpose(1, 2).flatten(0, 1)
+
+
+def _softcapped_attention(
+    q_SHQD: Tensor, k_SKCD: Tensor, v_SKCD: Tensor, mask_S1QC: Tensor, softcap: float
+) -> Tensor:
+    """softmax(softcap·tanh(QKᵀ/softcap) + M)V, as Gemma 2 wants it (arXiv:2408.00118)."""
+    num_sharing = q_SHQD.shape[1] // k_SKCD.shape[1]
+    k_SHCD, v_SHCD = (kv.repeat_interleave(num_sharing, dim=1) for kv in (k_SKCD, v_SKCD))
+    scores_SHQC = softcap * torch.tanh(q_SHQD @ k_SHCD.transpose(2, 3) / softcap)
+    return torch.softmax(scores_SHQC + mask_S1QC, dim=-1) @ v_SHCD
 
 
 def _alike(query_lens: list[int], num_pages: list[int]) -> Iterator[tuple[int, int]]:

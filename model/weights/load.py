@@ -20,12 +20,16 @@ from model.host import available_memory
 from model.linear import packed
 from model.transformer import Transformer
 from model.weights import gguf_tensors, safetensors
+from model.weights.changes import changed
 from model.weights.names import (
     FREQUENCY_DIVISORS,
+    OPTIONAL,
     Place,
     gguf_places,
     hugging_face_places,
+    is_redundant,
     num_parameters,
+    prefix_of,
 )
 from model.weights.stored import StoredTensor, read_all
 
@@ -89,10 +93,10 @@ def _set(model: Transformer, parameter: str, values: Tensor) -> None:
     if parameter == FREQUENCY_DIVISORS:
         model.frequency /= values
         return
-    name = parameter.removesuffix(".weight")
+    name, _, kind = parameter.rpartition(".")
     module = model.get_submodule(name)
-    module.load_state_dict({"weight": values}, assign=True)
-    if isinstance(module, nn.Linear):
+    setattr(module, kind, nn.Parameter(values, requires_grad=False))
+    if isinstance(module, nn.Linear) and kind == "weight":
         model.set_submodule(name, packed(module))
 
 
@@ -100,29 +104,21 @@ def _source(path: Path, config: ModelConfig) -> tuple[dict[str, Place], list[Sto
     if path.suffix == ".gguf":
         places, tensors = gguf_places(config), gguf_tensors.stored_tensors(path)
     else:
-        places = hugging_face_places(config)
-        tensors = _without_copies(safetensors.stored_tensors(path), config)
-    _check(tensors, places)
+        tensors = safetensors.stored_tensors(path)
+        bare = not any(tensor.name.startswith(prefix_of(config)) for tensor in tensors)
+        places = hugging_face_places(config, bare=bare)
+    tensors = [tensor for tensor in tensors if not is_redundant(tensor.name, places)]
+    _check(tensors, places, config)
     return places, tensors
 
 
-def _without_copies(tensors: list[StoredTensor], config: ModelConfig) -> list[StoredTensor]:
-    """Leaves out what some folders hold besides the weights and what we know already."""
-    return [
-        tensor
-        for tensor in tensors
-        if not (config.tied_head and tensor.name == "lm_head.weight")
-        and not tensor.name.endswith(".rotary_emb.inv_freq")
-    ]
-
-
-def _check(tensors: list[StoredTensor], places: dict[str, Place]) -> None:
+def _check(tensors: list[StoredTensor], places: dict[str, Place], config: ModelConfig) -> None:
     missing = dict(places)
     for name, shape in ((tensor.name, tensor.shape) for tensor in tensors):
         if name not in missing:
             raise ModelError(
-                f"tensor {name!r} is none of a Llama model's, or comes twice: octavo can't run "
-                "this model, take another"
+                f"tensor {name!r} is none of a {config.family} model's, or comes twice: octavo "
+                "can't run this model, take another"
             )
         place = missing.pop(name)
         if shape != place.shape:
@@ -130,7 +126,7 @@ def _check(tensors: list[StoredTensor], places: dict[str, Place]) -> None:
                 f"tensor {name!r} has the shape {shape} instead of {place.shape}: "
                 "the file doesn't fit its own description, download it again"
             )
-    missing.pop(FREQUENCY_DIVISORS, None)
+    missing = {name: place for name, place in missing.items() if name not in OPTIONAL}
     if missing:
         raise ModelError(f"tensor {min(missing)!r} is missing: download the file again")
 
@@ -143,8 +139,8 @@ def _parameters(
     parts: defaultdict[str, dict[int, Tensor]] = defaultdict(dict)
     all_values = read_all(tensors, threads=torch.get_num_threads())
     for index, (tensor, values) in enumerate(zip(tensors, all_values, strict=True)):
-        parameter, _, first_row, num_heads = places[tensor.name]
-        parts[parameter][first_row] = _half_split(values, num_heads=num_heads)
+        parameter, _, first_row, change = places[tensor.name]
+        parts[parameter][first_row] = changed(values, change)
         if len(parts[parameter]) == num_parts[parameter]:
             yield parameter, _joined(parts.pop(parameter))
         report(tensor.name, (index + 1) / len(tensors))
@@ -154,16 +150,3 @@ def _joined(parts: dict[int, Tensor]) -> Tensor:
     """The rows in their order; one part alone is not copied."""
     in_order = [values for _, values in sorted(parts.items())]
     return in_order[0] if len(in_order) == 1 else torch.cat(in_order)
-
-
-def _half_split(tensor: Tensor, *, num_heads: int) -> Tensor:
-    """Undoes the row order of Q and K in GGUF files for llama, head by head.
-
-        theirs   0  F  1  F+1  2  F+2 …      the two of a rotated pair side by side
-        ours     0  1  2 …   F  F+1  F+2 …   the pairs' first halves, then the second
-
-    They reorder in LlamaModel.permute of llama.cpp's convert_hf_to_gguf.py.
-    """
-    if not num_heads:
-        return tensor
-    return tensor.view(num_heads, -1, 2, tensor.shape[1]).transpose(1, 2).flatten(0, 2)
