@@ -93,7 +93,8 @@ class ChunkEncoder:
         for aside in self._dialect.asides(delta):
             events += self._event(aside, token_ids)
             token_ids = ()
-        if delta.text or delta.logprobs:
+        hides = self._tells_ids and token_ids and delta.finish_reason is None  # thoughts, perhaps
+        if delta.text or delta.logprobs or hides:
             events += self._text(delta, token_ids)
             token_ids = ()
         if delta.finish_reason is not None:

@@ -5,6 +5,7 @@ Rendering and tokenizing long texts happens in a thread, so that streams and pro
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from service.api.errors import ApiError, bad_request, shown
@@ -12,7 +13,7 @@ from service.api.schema import AnyRequest, Prompt
 from service.api.schema_messages import ChatPrompt
 from service.api.served import Serving
 from service.text.chat_template import ChatTemplateError
-from service.text.tool_prompt import with_tools
+from service.text.tool_prompt import with_tools, with_written_arguments
 
 INLINE_CHARS = 2000
 """Less is tokenized in less time than a thread takes to wake up."""
@@ -30,8 +31,9 @@ async def encode_chat(
         text = _render(asked, serving)
         return text, _encode(text, serving, add_special_tokens=asked.add_special_tokens, keep=keep)
 
-    per_message = 20  # for what a template writes around each
+    per_message, per_tool = 20, 500  # for what a template writes around each, or of it
     num_chars = sum(len(message.content or "") + per_message for message in asked.messages)
+    num_chars += per_tool * len(asked.offered)
     return await run_aside(encode, num_chars)
 
 
@@ -81,21 +83,33 @@ def _check_variables(given: Mapping[str, Any], serving: Serving) -> None:
 
 
 def _render(asked: ChatPrompt, serving: Serving) -> str:
-    template = serving.text.chat_template
     messages = [message.for_template() for message in asked.messages]
     tools = [tool.for_template() for tool in asked.offered]
-    if not template.knows_tools:
-        messages = with_tools(messages, tools)
+    if not serving.text.chat_template.knows_tools:
+        messages, tools = with_tools(messages, tools), []
     try:
-        return template.render(
-            messages,
-            add_generation_prompt=asked.begins_answer,
-            continue_final_message=asked.continue_final_message,
-            tools=tools if tools and template.knows_tools else None,
-            **asked.chat_template_kwargs,
-        )
+        return _write(asked, serving, messages, tools)
     except ChatTemplateError as error:
-        raise bad_request(f"{error}.", param="messages") from None
+        problem = error
+    if any(message.tool_calls for message in asked.messages):  # some take arguments as texts
+        with suppress(ChatTemplateError):
+            return _write(asked, serving, list(map(with_written_arguments, messages)), tools)
+    raise bad_request(f"{problem}.", param="messages")
+
+
+def _write(
+    asked: ChatPrompt,
+    serving: Serving,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]],
+) -> str:
+    return serving.text.chat_template.render(
+        messages,
+        add_generation_prompt=asked.begins_answer,
+        continue_final_message=asked.continue_final_message,
+        tools=tools or None,
+        **asked.chat_template_kwargs,
+    )
 
 
 def _checked(ids: list[int], serving: Serving) -> list[int]:

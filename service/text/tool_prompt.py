@@ -31,6 +31,20 @@ def with_tools(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[st
     return [{"role": "system", "content": prompt}, *chat]
 
 
+def with_written_arguments(message: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of its calls as texts of JSON, not as objects."""
+    calls = [
+        {**call, "function": {**function, "arguments": _written(function["arguments"])}}
+        for call in message.get("tool_calls", ())
+        for function in [call["function"]]
+    ]
+    return {**message, **({"tool_calls": calls} if calls else {})}
+
+
+def _written(arguments: Any) -> str:
+    return arguments if isinstance(arguments, str) else _json(arguments)
+
+
 def _as_text(message: Mapping[str, Any]) -> dict[str, Any]:
     if message["role"] == "tool":
         content = f"<tool_response>\n{message['content']}\n</tool_response>"
