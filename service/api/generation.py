@@ -207,7 +207,8 @@ def _outcome(reason: FinishReason) -> Outcome:
 def checked(event: Event) -> Event:
     """Raises where the engine couldn't bring the sequence to an end of its own."""
     if event.finish_reason == "refused":
-        raise bad_request(f"This request can't be computed: {event.message}.")
+        reason = event.message.partition("\n")[0]  # a grammar's goes on with its whole state
+        raise bad_request(f"This request can't be computed: {reason}.")
     if event.finish_reason == "unavailable":
         message = "The server ended before this was done; send it again."
         raise unavailable(message, code="engine_unavailable")
