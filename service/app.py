@@ -50,7 +50,12 @@ def create_app(
 ) -> "App":
     """Its lifespan fetches the model and loads it; `read_status` tells how that goes."""
     tenants = keys.names if keys else ()
-    metrics = Metrics(lambda: read_engine(engine), version=version("octavo"), tenants=tenants)
+    metrics = Metrics(
+        lambda: read_engine(engine, served.startup_seconds),
+        version=version("octavo"),
+        tenants=tenants,
+        vllm_model_name=config.served_names[0] if config.metrics_compat == "vllm" else "",
+    )
     admission = Admission(
         max_requests=config.max_queued_requests,
         max_tokens=config.max_queued_tokens,
@@ -140,8 +145,8 @@ class App(FastAPI):
         return description
 
 
-def read_engine(engine: Engine) -> EngineReading:
-    stats = engine.stats
+def read_engine(engine: Engine, startup_seconds: Mapping[str, float]) -> EngineReading:
+    stats, info = engine.stats, engine.info
     used_pages = stats.num_pages - stats.num_free_pages
     return EngineReading(
         up=engine.status.phase == "ready",
@@ -149,6 +154,9 @@ def read_engine(engine: Engine) -> EngineReading:
         requests_waiting=stats.num_waiting,
         kv_cache_usage_ratio=used_pages / stats.num_pages if stats.num_pages else 0.0,
         restarts=engine.num_restarts,
+        page_size=info.page_size if info else 0,
+        num_pages=info.num_pages if info else 0,
+        startup_seconds=startup_seconds,
     )
 
 

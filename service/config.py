@@ -112,6 +112,7 @@ class ServerConfig:
     )
     tokenizer_info: bool = knob(False, "Whether /tokenizer_info shows the chat template and more.")
     debug_endpoints: bool = knob(False, "Whether /debug/steps shows the engine's last steps.")
+    metrics_compat: str = knob("none", "vllm: metrics under vLLM's names, too; or none.")
     log_format: str = knob("auto", "json, pretty, or auto: pretty on a terminal.")
 
     def __post_init__(self) -> None:
@@ -130,6 +131,7 @@ class ServerConfig:
             names = getattr(self, name)
             require(not names or all(split_names(names)), name, names, SEPARATE)
         one_of(self, ("auto", "none"), "generation_config")
+        one_of(self, ("none", "vllm"), "metrics_compat")
         one_of(self, TOOL_PARSERS, "tool_parser")
         one_of(self, REASONING_PARSERS, "reasoning_parser")
         one_of(self, ("auto", "json", "pretty"), "log_format")

@@ -5,8 +5,9 @@ its labels come from closed sets, so that the number of series is bounded. What 
 steps is kept here, so that it goes on when the engine restarts.
 """
 
+import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeVar, get_args
 
 from prometheus_client import (
@@ -21,6 +22,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from service.histogram import Histogram
+from service.vllm_names import add_twins
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
@@ -37,6 +39,7 @@ Rejection = Literal[
 ]
 REJECTIONS: tuple[Rejection, ...] = get_args(Rejection)
 Label = TypeVar("Label", bound=str)
+STARTUP_PHASES = ("import", "fetch", "process", "weights", "cache", "warm-up", "tokenizer")
 PHASES = ("intake", "schedule", "pack", "forward", "sample", "run", "commit", "report")
 
 # vLLM's buckets, so that its dashboards fit, with finer low ends.
@@ -70,6 +73,10 @@ class EngineReading:
     requests_waiting: int
     kv_cache_usage_ratio: float
     restarts: int
+    page_size: int = 0
+    num_pages: int = 0
+    startup_seconds: Mapping[str, float] = field(default_factory=dict)
+    """By phase, of the last start."""
 
 
 class _EngineCollector(Collector):
@@ -91,10 +98,28 @@ class _EngineCollector(Collector):
             "Times that the engine was started again after it had been ready.",
             value=now.restarts,
         )
+        yield _info(
+            "cache_config_info",
+            "Tokens that a page of the cache holds, and how many pages there are.",
+            {"block_size": str(now.page_size), "num_gpu_blocks": str(now.num_pages)},
+        )
+        startup = GaugeMetricFamily(
+            "octavo_startup_seconds", "How long the last start took.", labels=["phase"]
+        )
+        for phase in STARTUP_PHASES:
+            startup.add_metric([phase], now.startup_seconds.get(phase, 0.0))
+        yield startup
 
 
 def _gauge(name: str, help: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"octavo_{name}", help, value=value)
+
+
+def _info(name: str, help: str, labels: Mapping[str, str]) -> GaugeMetricFamily:
+    """A gauge that is 1, for what it says is in its labels."""
+    family = GaugeMetricFamily(f"octavo_{name}", help, labels=list(labels))
+    family.add_metric(list(labels.values()), 1)
+    return family
 
 
 class Metrics:
@@ -106,11 +131,15 @@ class Metrics:
         *,
         version: str,
         tenants: Sequence[str] = (),
+        vllm_model_name: str = "",
     ) -> None:
+        """With a name for vllm_model_name, all is there under vLLM's names, too."""
+        self._vllm_model_name = vllm_model_name
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
         self._registry.register(_EngineCollector(read_engine))
-        Info("octavo_build", "What is running.", registry=self._registry).info({"version": version})
+        build = {"version": version, "python": platform.python_version()}
+        Info("octavo_build", "What is running.", registry=self._registry).info(build)
         self._histograms: list[Histogram] = []
         self._add_requests()
         self._add_stages()
@@ -255,4 +284,5 @@ class Metrics:
 
     def render(self) -> bytes:
         histograms = "".join(histogram.render() for histogram in self._histograms)
-        return generate_latest(self._registry) + histograms.encode()
+        text = generate_latest(self._registry).decode() + histograms
+        return (add_twins(text, self._vllm_model_name) if self._vllm_model_name else text).encode()

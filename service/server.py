@@ -28,6 +28,7 @@ from service.drain import begin_drain
 from service.engine.protocol import EngineStatus
 from service.http_protocol import HttpProtocol
 from service.sockets import is_for_others, load_certificate, raise_file_limit, tls_context, url
+from service.startup import seconds_since_start
 
 log = logging.getLogger(__name__)
 
@@ -159,12 +160,16 @@ async def watch(server: Server, status: Callable[[], EngineStatus]) -> str:
     try:
         while (now := status()).phase != "failed":
             if (line := milestone(now)) != logged:
-                log.info("model: %s", line)
+                log.info("model: %s", line, extra=elapsed())
                 logged = line
             await asyncio.sleep(POLL_SECONDS)
     finally:
         server.abandon()
     return now.detail
+
+
+def elapsed() -> dict[str, dict[str, float]]:
+    return {"fields": {"seconds": round(seconds_since_start(), 2)}}
 
 
 def milestone(status: EngineStatus) -> str:

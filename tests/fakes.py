@@ -147,6 +147,7 @@ class FakeEngine:
         self.stats = Stats()
         self.recorder = FlightRecorder()
         self.num_restarts = 0
+        self.startup_seconds: dict[str, float] = {}
         self.script = script
         self.submitted: list[Request] = []
         self.running: set[str] = set()

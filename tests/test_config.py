@@ -46,6 +46,7 @@ KNOBS = {
         "reasoning_parser",
         "tokenizer_info",
         "debug_endpoints",
+        "metrics_compat",
         "log_format",
     ],
     SamplingConfig: ["temperature", "top_p", "max_tokens", "seed"],

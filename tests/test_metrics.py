@@ -1,7 +1,11 @@
 """The metrics file: valid, bounded, and whole from the first scrape on."""
 
+import shutil
+import subprocess
+from dataclasses import replace
 from typing import Any
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from service.metrics import OUTCOMES, PHASES, REJECTIONS, EngineReading, Metrics
@@ -31,7 +35,50 @@ def test_names_types_and_help() -> None:
     assert families["octavo_engine_restarts"].type == "counter"
     assert families["octavo_requests_running"].type == "gauge"
     assert families["octavo_inter_token_latency_seconds"].type == "histogram"
-    assert families["octavo_build_info"].samples[0].labels == {"version": "1.2.3"}
+    assert families["octavo_build_info"].samples[0].labels["version"] == "1.2.3"
+    assert families["octavo_cache_config_info"].type == "gauge"
+    assert families["octavo_startup_seconds"].type == "gauge"
+
+
+def test_every_name_of_the_contract_is_there() -> None:
+    """What dashboards, alerts and routers of others ask for; docs/operations.md lists them."""
+    text = make_metrics().render().decode()
+    types = dict(line.split()[2:4] for line in text.splitlines() if line.startswith("# TYPE"))
+    by_type = {
+        kind: {name.removeprefix("octavo_") for name in types if types[name] == kind}
+        for kind in ("gauge", "counter", "histogram")
+    }
+    assert by_type["gauge"] == {
+        *("requests_running", "requests_waiting", "kv_cache_usage_ratio", "engine_up"),
+        *("cache_config_info", "startup_seconds", "build_info"),
+    }
+    assert by_type["counter"] == {
+        *("requests_total", "prompt_tokens_total", "generation_tokens_total"),
+        *("prefix_cache_queries_total", "prefix_cache_hits_total", "preemptions_total"),
+        *("rejections_total", "engine_restarts_total", "engine_steps_total"),
+        *("tenant_requests_total", "tenant_prompt_tokens_total", "tenant_generation_tokens_total"),
+    }
+    assert by_type["histogram"] == {
+        *("time_to_first_token_seconds", "inter_token_latency_seconds"),
+        *("request_duration_seconds", "queue_seconds", "prefill_seconds", "decode_seconds"),
+        *("step_seconds", "request_prompt_tokens", "request_generation_tokens", "step_tokens"),
+    }
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus")
+def test_prometheus_own_tool_finds_no_fault() -> None:
+    command = ["promtool", "check", "metrics"]
+    done = subprocess.run(command, input=make_metrics().render(), capture_output=True, check=False)
+    assert (done.returncode, done.stdout + done.stderr) == (0, b"")
+
+
+def test_the_engine_is_asked_at_each_scrape() -> None:
+    reading = replace(IDLE, page_size=16, num_pages=99, startup_seconds={"weights": 1.5})
+    metrics = Metrics(lambda: reading, version="1.2.3")
+    labels = {"block_size": "16", "num_gpu_blocks": "99"}
+    assert read_metric(metrics, "cache_config_info", **labels) == 1
+    assert read_metric(metrics, "startup_seconds", phase="weights") == 1.5
+    assert read_metric(metrics, "startup_seconds", phase="fetch") == 0
 
 
 def test_every_outcome_is_there_before_it_happened() -> None:

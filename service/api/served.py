@@ -4,7 +4,8 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from service.engine.protocol import Engine, EngineStatus
 from service.engine.recorder import FlightRecorder
 from service.limits import Admission
 from service.metrics import Metrics
+from service.startup import seconds_since_start
 from service.text.message import MessageFormat
 from service.text.model import TextModel
 from service.threads import start_daemon
@@ -97,6 +99,12 @@ class ServedModel:
         self._format: MessageFormat | None = None
         self._fetching = False
         self._error = ""
+        self._seconds = {"import": seconds_since_start()}
+
+    @property
+    def startup_seconds(self) -> Mapping[str, float]:
+        """By phase. Some go on beside one another."""
+        return self._seconds | dict(self._engine.startup_seconds)
 
     @property
     def info(self) -> EngineInfo | None:
@@ -121,15 +129,23 @@ class ServedModel:
     async def load(self, fetch: Callable[[], Path], load_text: Callable[[Path], TextModel]) -> None:
         """Fetch the model, start the engine on it, read its tokenizer; `status` tells the rest."""
         try:
-            path = await self._fetch(fetch)
+            with self._timed("fetch"):
+                path = await self._fetch(fetch)
             await self._engine.start(path)
-            text = await asyncio.to_thread(load_text, path)
-            self._engine.learn(await asyncio.to_thread(read_vocabulary, text))
+            with self._timed("tokenizer"):
+                text = await asyncio.to_thread(load_text, path)
+                self._engine.learn(await asyncio.to_thread(read_vocabulary, text))
             self._format = self._find_format(text)
             self._text = text
         except Exception as error:
             log.critical("no model: %s", error, exc_info=not isinstance(error, ModelError))
             self._error = str(error) or type(error).__name__
+
+    @contextmanager
+    def _timed(self, phase: str) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self._seconds[phase] = time.monotonic() - began
 
     async def _fetch(self, fetch: Callable[[], Path]) -> Path:
         self._fetching = True

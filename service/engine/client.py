@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -33,6 +33,7 @@ from service.engine.messages import (
 )
 from service.engine.protocol import EngineStatus, EngineUnavailableError
 from service.engine.recorder import FlightRecorder
+from service.engine.stopwatch import Stopwatch
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +93,9 @@ class EngineClient:
         self._stats = Stats()
         self._vocabulary: Vocabulary | None = None
         self._child: EngineChild | None = None  # set while it is ready
+        self._startup = Stopwatch(time.monotonic)
+        self._startup_phase = "process"
+        self._startup_seconds: Mapping[str, float] = {}
         self._heard = 0.0
         """When the engine process reported last."""
         self._num_deaths = 0  # in a row, without becoming ready in between
@@ -113,6 +117,10 @@ class EngineClient:
     @property
     def info(self) -> EngineInfo | None:
         return self._info
+
+    @property
+    def startup_seconds(self) -> Mapping[str, float]:
+        return self._startup_seconds
 
     @property
     def stats(self) -> Stats:
@@ -162,6 +170,8 @@ class EngineClient:
         """Through one engine process after the other, until none can be had; says why not."""
         while True:
             try:
+                self._startup.restart()
+                self._startup_phase = "process"
                 async with spawn(model_path, self._config, command=self._command) as child:
                     return await self._follow(child)
             except EngineDiedError as death:
@@ -196,10 +206,14 @@ class EngineClient:
         elif isinstance(report, Ready):
             self._on_ready(child, report.info)
         else:
+            self._startup.lap(self._startup_phase)
+            self._startup_phase = report.phase
             detail = f"{report.phase} {report.detail}".strip()
             self._status = EngineStatus("loading", detail, report.fraction)
 
     def _on_ready(self, child: EngineChild, info: EngineInfo) -> None:
+        self._startup.lap(self._startup_phase)
+        self._startup_seconds = self._startup.take()
         self._child = child
         self._info = info
         self._num_deaths = 0

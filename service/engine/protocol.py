@@ -1,6 +1,6 @@
 """What the rest of the service needs of an engine, whoever runs it. Knows no process or socket."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +45,10 @@ class Engine(Protocol):
     @property
     def recorder(self) -> FlightRecorder:
         """Of the steps that computed something, over all its restarts."""
+
+    @property
+    def startup_seconds(self) -> Mapping[str, float]:
+        """By phase, of its last start; empty before the first."""
 
     @property
     def num_restarts(self) -> int:
