@@ -10,6 +10,9 @@ from typing import Any
 
 from model.errors import ModelError
 
+MAX_LISTED_LAYERS = 10_000
+"""Of a damaged description there may be more layers than any list holds."""
+
 
 def read_json(path: Path) -> dict[str, Any]:
     try:
@@ -67,6 +70,14 @@ class Fields:
         if values is None or (isinstance(values, list) and all(isinstance(v, str) for v in values)):
             return values
         raise self._wrong(name, values, "a list of words")
+
+    def layers(self, name: str) -> range:
+        """All of them, of a number that may be damaged."""
+        num_layers = self.integer(name)
+        if num_layers > MAX_LISTED_LAYERS:
+            prefixed = self._prefix + name
+            raise ModelError(f"{prefixed} is {num_layers}, which is more than any model has")
+        return range(num_layers)
 
     def flag(self, name: str, default: bool = False) -> bool:
         value = self._present(name, default)

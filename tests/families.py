@@ -47,8 +47,8 @@ SHORT_FACTORS, LONG_FACTORS = [1.0, 1.1, 1.3, 1.6], [1.0, 2.5, 4.0, 9.0]
 LONGROPE = {
     **{"rope_type": "longrope", "rope_theta": 1000.0},
     **{"short_factor": SHORT_FACTORS, "long_factor": LONG_FACTORS},
-    "original_max_position_embeddings": 32,
 }
+PHI_LONG = {"rope_parameters": LONGROPE, "original_max_position_embeddings": 32}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +124,12 @@ KINDS = {
         config="Gemma3TextConfig",
     ),
     "Phi-3": Kind("Phi3", {"sliding_window": WINDOW}),
-    "Phi-3, long": Kind("Phi3", {"rope_parameters": LONGROPE}, prompt_lens=(33, 50, 37)),
-    "Phi-3, short": Kind(
-        "Phi3", {"rope_parameters": LONGROPE}, served_len=32, prompt_lens=(1, 24, 17)
-    ),
+    "Phi-3, long": Kind("Phi3", PHI_LONG, prompt_lens=(33, 50, 37)),
+    "Phi-3, short": Kind("Phi3", PHI_LONG, served_len=32, prompt_lens=(1, 24, 17)),
     "Phi-4-mini": Kind(
         "Phi3",
         {
-            **{"hidden_size": 64, "tie_word_embeddings": True},
+            **PHI_LONG | {"hidden_size": 64, "tie_word_embeddings": True},
             "rope_parameters": LONGROPE | {"partial_rotary_factor": 0.5},
         },
         prompt_lens=(33, 50, 37),

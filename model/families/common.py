@@ -6,7 +6,6 @@ Knows no family.
 from collections.abc import Callable
 from typing import Any
 
-from model.errors import ModelError
 from model.families.rope import DEFAULT_THETA, read_rope
 from model.fields import Fields
 
@@ -21,8 +20,6 @@ ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
 }
-MAX_LISTED_LAYERS = 10_000
-"""Of a damaged description there may be more layers than any list holds."""
 
 
 def dimensions(config: Fields) -> Values:
@@ -82,10 +79,7 @@ def window_by_layer(config: Fields, is_local: Callable[[int], bool]) -> Values:
 
 
 def layers(config: Fields) -> range:
-    num_layers = config.integer("num_hidden_layers")
-    if num_layers > MAX_LISTED_LAYERS:
-        raise ModelError(f"num_hidden_layers is {num_layers}, which is more than any model has")
-    return range(num_layers)
+    return config.layers("num_hidden_layers")
 
 
 def activation(config: Fields, name: str, default: str) -> str:

@@ -63,6 +63,9 @@ def _common(source: Source) -> Values:
         "num_kv_heads": fields.integer("attention.head_count_kv", num_heads),
         "head_dim": head_dim,
         "tied_head": "output.weight" not in header.tensors,
+        "qkv_bias": "blk.0.attn_q.bias" in header.tensors,
+        "output_bias": "blk.0.attn_output.bias" in header.tensors,
+        "feed_forward_bias": "blk.0.ffn_up.bias" in header.tensors,
     }
 
 
@@ -114,10 +117,6 @@ def _scaling(source: Source, *, rope_dim: int, context_len: int) -> RopeScaling 
 
 def _llama(source: Source) -> Values:
     return _rms(source) | _window(source, lambda layer: True)
-
-
-def _qwen2(source: Source) -> Values:
-    return _rms(source) | {"qkv_bias": True}
 
 
 def _qwen3(source: Source) -> Values:
@@ -178,25 +177,22 @@ def _gpt2(source: Source) -> Values:
         "norm_bias": True,
         "activation": "gelu_tanh",
         "gated": False,
-        "feed_forward_bias": True,
         "qkv_bias": True,
-        "output_bias": True,
     }
 
 
 def _window(source: Source, is_local: Callable[[int], bool]) -> Values:
     if not source.fields.get("attention.sliding_window"):  # 0 is none, too
         return {}
-    num_layers = source.fields.integer("block_count")
     return {
         "sliding_window": source.fields.integer("attention.sliding_window"),
-        "local_layers": frozenset(filter(is_local, range(num_layers))),
+        "local_layers": frozenset(filter(is_local, source.fields.layers("block_count"))),
     }
 
 
 READERS = {
     "llama": _llama,
-    "qwen2": _qwen2,
+    "qwen2": _rms,
     "qwen3": _qwen3,
     "gemma": _gemma,
     "gemma2": _gemma2,

@@ -107,7 +107,7 @@ def yarn_length(factor: float, weight: float = 1.0) -> float:
 
 def _longrope(config: Fields, rope: Fields, context_len: int) -> LongRopeScaling:
     name = "original_max_position_embeddings"
-    original_len = rope.integer(name, config.integer(name, context_len))
+    original_len = config.integer(name, rope.integer(name, context_len))
     factor = rope.number("factor", context_len / original_len)
     return LongRopeScaling(
         short_factors=rope.numbers("short_factor"),
