@@ -5,7 +5,7 @@ transformer.py   weights in, and a step's hidden states and logits out
 cache.py         the pages that attention.c reads
 
 forward.c        a whole step, in reading order
-attention.c      rows.c      product.c, quantize.c      what it is made of
+attention.c      rows.c      product.c, quantize.c, pack.c      what it is made of
 team.c           state.c     the threads, and what outlives a step
 vector.h         sixteen numbers at a time, on any processor
 """

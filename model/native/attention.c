@@ -107,19 +107,23 @@ INLINE void add_page(const int num_queries, State *state, int page, const uint16
     }
 }
 
+/* A head's keys in a page, or its values. */
+INLINE const uint16_t *chunk_of(const Attention *attention, int64_t page, int kv_head, int is_value)
+{
+    const size_t at = ((size_t)page * attention->num_kv_heads + kv_head) * 2 + is_value;
+    return attention->pool + at * PAGE_SIZE * attention->head_dim;
+}
+
 INLINE void attend_block(const int num_queries, State *state, const Attention *attention,
                          const int64_t *pages, int num_pages, int64_t first_position, int kv_head)
 {
-    const int D = attention->head_dim, K = attention->num_kv_heads;
-    const size_t chunk = (size_t)PAGE_SIZE * D;
+    const int D = attention->head_dim;
     for (int page = 0; page < num_pages; page++)
-        score_page(num_queries, state, page,
-                   attention->pool + (pages[page] * 2 * K + kv_head) * chunk, D);
+        score_page(num_queries, state, page, chunk_of(attention, pages[page], kv_head, 0), D);
     for (int q = 0; q < num_queries; q++)
         weigh_block(state, q, first_position, num_pages, D / LANES);
     for (int page = 0; page < num_pages; page++)
-        add_page(num_queries, state, page,
-                 attention->pool + (pages[page] * 2 * K + K + kv_head) * chunk, D);
+        add_page(num_queries, state, page, chunk_of(attention, pages[page], kv_head, 1), D);
 }
 
 static void begin(State *state, const Attention *attention, const Tile *tile, int kv_head)

@@ -5,8 +5,8 @@
  *
  * Keys and values are bfloat16. A page holds PAGE_SIZE tokens of each head, as attention reads them:
  *
- *     keys      [K][D / 2][PAGE_SIZE][2]     a pair of dimensions of all tokens side by side
- *     values    [K][PAGE_SIZE / 2][D][2]     all dimensions of a pair of tokens
+ *     [K] │ keys [D / 2][PAGE_SIZE][2]          │ values [PAGE_SIZE / 2][D][2]
+ *         │ a pair of dimensions of all tokens  │ all dimensions of a pair of tokens
  *
  * A query's result is the same to the last bit whatever is computed beside it.
  */

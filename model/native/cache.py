@@ -5,11 +5,11 @@ Which page belongs to which sequence is the scheduler's business, as with model.
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 
 from model.config import ModelConfig
 from model.native.library import LANES, PAGE_SIZE
+from model.native.memory import zeros
 
 
 class NativeCache:
@@ -17,10 +17,9 @@ class NativeCache:
 
     def __init__(self, config: ModelConfig, *, num_pages: int) -> None:
         self.num_pages = num_pages
-        shape = (config.num_layers, num_pages, _page_len(config))
-        # Zeros that the system hands out page by page as they are first written; it must be zeros,
-        # since a masked slot weighs 0, but 0 times a stray NaN would be NaN.
-        self.pool = torch.from_numpy(np.zeros(shape, np.int16))
+        # It must be zeros: a masked slot weighs 0, but 0 times a stray NaN would be NaN.
+        pool = zeros(num_pages * page_bytes(config)).view(torch.int16)
+        self.pool = pool.view(config.num_layers, num_pages, -1)
 
     def copy(self, pages: Sequence[tuple[int, int]]) -> None:
         """Pages as (from, to), in every layer; all are read before any is written."""
@@ -30,11 +29,6 @@ class NativeCache:
 
 
 def page_bytes(config: ModelConfig) -> int:
-    """Of one page in all layers together."""
-    return config.num_layers * _page_len(config) * 2
-
-
-def _page_len(config: ModelConfig) -> int:
-    """In one layer, with heads padded to whole vectors."""
+    """Of one page in all layers together, with heads padded to whole vectors."""
     head_dim = -(-config.head_dim // LANES) * LANES
-    return 2 * config.num_kv_heads * PAGE_SIZE * head_dim
+    return config.num_layers * 2 * config.num_kv_heads * PAGE_SIZE * head_dim * 2

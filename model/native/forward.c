@@ -46,6 +46,7 @@ static size_t divide(Step *step, char *memory)
     step->inputs.codes = part(memory, &used, T * K, 1);
     step->inputs.scales = part(memory, &used, T * K / INPUT_GROUP, sizeof(float));
     step->inputs.offsets = part(memory, &used, T * K / INPUT_GROUP, sizeof(int32_t));
+    step->inputs.sums = part(memory, &used, T * K / INPUT_GROUP, sizeof(uint16_t));
     step->tiles = part(memory, &used, (size_t)step->num_tiles, sizeof(Tile));
     return used;
 }
@@ -139,8 +140,8 @@ static void cache(Step *step, int row, float *keys)
     uint16_t *page = step->pool + (size_t)step->batch->page_ids[row] * 2 * K * chunk;
     for (int head = 0; head < K; head++) {
         rotate(keys + head * D, step->rotation + (size_t)row * D, D / 2);
-        write_key(page + head * chunk, offset, keys + head * D, D);
-        write_value(page + (K + head) * chunk, padded, offset, keys + (K + head) * D, D);
+        write_key(page + 2 * head * chunk, offset, keys + head * D, D);
+        write_value(page + (2 * head + 1) * chunk, padded, offset, keys + (K + head) * D, D);
     }
 }
 
@@ -202,11 +203,15 @@ static void embed_one(const Rows *rows, int row)
     rotation_at(step->batch->positions[row], model->frequency, (int)D / 2, step->rotation + row * D);
 }
 
-void pack_matrix(State *state, const float *weights, int num_rows, int num_values, Matrix *matrix,
-                 int first_block, int step)
+void pack_matrix(State *state, const void *weights, int num_rows, int num_values, int block_bytes,
+                 Matrix *matrix, int first_block, int step)
 {
     begin_step(state);
-    pack_rows(state->team, weights, num_rows, num_values, matrix, first_block, step);
+    if (block_bytes > 0)
+        pack_blocks(state->team, weights, num_rows, num_values, block_bytes, matrix, first_block,
+                    step);
+    else
+        pack_rows(state->team, weights, num_rows, num_values, matrix, first_block, step);
     end_step(state);
 }
 

@@ -31,9 +31,10 @@ typedef struct {
     Matrix head;
 } Model;
 
-/* Rows of float weights into every step-th block of a matrix, from the first; see product.h. */
-void pack_matrix(State *state, const float *weights, int num_rows, int num_values, Matrix *matrix,
-                 int first_block, int step);
+/* Rows of float weights or, if those have a size, of 4-bit blocks: into every step-th block of a
+ * matrix, from the first; see product.h. */
+void pack_matrix(State *state, const void *weights, int num_rows, int num_values, int block_bytes,
+                 Matrix *matrix, int first_block, int step);
 
 /* out[T][W], what the last block makes of each token. The pool has num_pages pages of all layers, a
  * layer after the other. Both return 0, or -1 if there isn't memory enough. */

@@ -15,6 +15,7 @@ CPUINFO = Path("/proc/cpuinfo")
 PAGE_SIZE = 16
 LANES = 16
 WEIGHT_GROUP = 64
+INPUT_GROUP = 32
 PHASES = ("norm", "qkv", "rotate", "attend", "output", "gate_up", "down", "head")
 
 V3 = frozenset(["avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"])
@@ -32,6 +33,7 @@ class Matrix(Structure):
     _fields_ = (
         ("num_inputs", c_int32),
         ("num_outputs", c_int32),
+        ("bits", c_int32),
         ("codes", c_void_p),
         ("scales", c_void_p),
     )
@@ -97,7 +99,7 @@ def load(build: str) -> CDLL:
     declare(library, "state_destroy", [c_void_p])
     declare(library, "state_take_seconds", [c_void_p, c_int, POINTER(c_double)])
     matrix, model, batch = POINTER(Matrix), POINTER(Model), POINTER(Batch)
-    takes = [c_void_p, c_void_p, c_int, c_int, matrix, c_int, c_int]
+    takes = [c_void_p, c_void_p, c_int, c_int, c_int, matrix, c_int, c_int]
     declare(library, "pack_matrix", takes)
     takes = [model, c_void_p, batch, c_void_p, c_int64, c_void_p]
     declare(library, "forward_hidden", takes, c_int)

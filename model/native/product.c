@@ -7,65 +7,118 @@
 #define BLOCKS_AT_ONCE 4 /* of a matrix, in one item of work */
 #define ROWS_AT_ONCE 128 /* whose inputs stay in a core's cache while the matrix passes by */
 
-/* Rows of the inputs from the tile's first row on, and where the block's weights begin. */
+/* Rows of the inputs from the tile's first row on; and a block of the matrix. */
 typedef struct {
     const int8_t *codes;
     const float *scales;
     const int32_t *offsets;
+    const uint16_t *sums;
     int num_inputs;
 } Rows;
 
-/* part += the inputs' next group times a block's weights, in units of the weights' scale. */
-INLINE void add_group(const int num_rows, f32x16 *part, const Rows *rows, int k,
-                      const uint8_t *weights)
+typedef struct {
+    const uint8_t *codes;
+    const uint16_t *scales;
+} Block;
+
+/* In these, num_rows is known to the compiler, so that all sums stay in registers. */
+
+INLINE uint32_t four_inputs(const Rows *rows, int row, int k)
 {
-    const int K = rows->num_inputs, G = K / INPUT_GROUP, g = k / INPUT_GROUP;
+    return load_word(rows->codes + (size_t)row * rows->num_inputs + k);
+}
+
+/* part += the inputs' group at k times weights of 8 bits, in units of the weights' scale. */
+INLINE void add_bytes(const int num_rows, f32x16 *part, const Rows *rows, int k,
+                      const uint8_t *codes)
+{
+    const int G = rows->num_inputs / INPUT_GROUP, g = k / INPUT_GROUP;
     i32x16 dots[TILE_ROWS];
     for (int row = 0; row < num_rows; row++)
         dots[row] = all_words(rows->offsets[row * G + g]);
     for (int i = 0; i < INPUT_GROUP; i += 4) {
-        u32x16 four_each = load_bits(weights + i * LANES);
+        u32x16 four_each = load_bits(codes + i * LANES);
         for (int row = 0; row < num_rows; row++)
-            dots[row] = dot_bytes(dots[row], four_each, load_word(rows->codes + row * K + k + i));
+            dots[row] = dot_bytes(dots[row], four_each, four_inputs(rows, row, k + i));
     }
     for (int row = 0; row < num_rows; row++)
         part[row] += __builtin_convertvector(dots[row], f32x16) * rows->scales[row * G + g];
 }
 
-/* out[row] = a block's outputs. num_rows is known to the compiler, so that all stays in registers. */
-INLINE void multiply_tile(const int num_rows, const Rows *rows, const uint8_t *weights,
-                          const uint16_t *scales, f32x16 *out)
+INLINE void multiply_bytes(const int num_rows, const Rows *rows, Block block, f32x16 *out)
 {
     f32x16 total[TILE_ROWS];
     for (int row = 0; row < num_rows; row++)
         total[row] = all(0);
-    for (int k = 0; k < rows->num_inputs; k += WEIGHT_GROUP) {
+    for (int k = 0; k < rows->num_inputs; k += WEIGHT_GROUP, block.scales += LANES) {
         f32x16 part[TILE_ROWS];
         for (int row = 0; row < num_rows; row++)
             part[row] = all(0);
         for (int i = 0; i < WEIGHT_GROUP; i += INPUT_GROUP)
-            add_group(num_rows, part, rows, k + i, weights + (k + i) * LANES);
-        f32x16 scale = from_bf16(scales + k / WEIGHT_GROUP * LANES);
+            add_bytes(num_rows, part, rows, k + i, block.codes + (size_t)(k + i) * LANES);
+        f32x16 scale = from_bf16(block.scales);
         for (int row = 0; row < num_rows; row++)
             total[row] += part[row] * scale;
     }
-    for (int row = 0; row < num_rows; row++)
-        out[row] = total[row];
+    memcpy(out, total, sizeof(f32x16) * num_rows);
 }
 
-static void multiply(int num_rows, const Rows *rows, const uint8_t *weights, const uint16_t *scales,
-                     f32x16 *out)
+/* total += two groups of inputs, from k on, times weights of 4 bits. */
+INLINE void add_nibbles(const int num_rows, f32x16 *total, const Rows *rows, int k,
+                        const uint8_t *codes, const uint16_t *scales)
 {
-    switch (num_rows) {
-    case 1: multiply_tile(1, rows, weights, scales, out); break;
-    case 2: multiply_tile(2, rows, weights, scales, out); break;
-    case 3: multiply_tile(3, rows, weights, scales, out); break;
-    case 4: multiply_tile(4, rows, weights, scales, out); break;
-    case 5: multiply_tile(5, rows, weights, scales, out); break;
-    case 6: multiply_tile(6, rows, weights, scales, out); break;
-    case 7: multiply_tile(7, rows, weights, scales, out); break;
-    default: multiply_tile(8, rows, weights, scales, out); break;
+    const int G = rows->num_inputs / INPUT_GROUP, g = k / INPUT_GROUP;
+    i32x16 low[TILE_ROWS], high[TILE_ROWS];
+    for (int row = 0; row < num_rows; row++)
+        low[row] = high[row] = all_words(0);
+    for (int i = 0; i < INPUT_GROUP; i += 4) {
+        u32x16 both = load_bits(codes + i * LANES), mask = (u32x16)all_words(0x0F0F0F0F);
+        for (int row = 0; row < num_rows; row++) {
+            low[row] = dot_bytes(low[row], both & mask, four_inputs(rows, row, k + i));
+            high[row] = dot_bytes(high[row], both >> 4 & mask,
+                                  four_inputs(rows, row, k + INPUT_GROUP + i));
+        }
     }
+    f32x16 low_scale = from_half(scales), high_scale = from_half(scales + LANES);
+    u32x16 least = load_bits(scales + 2 * LANES);
+    for (int row = 0; row < num_rows; row++) {
+        const float *scale = rows->scales + row * G + g;
+        total[row] += __builtin_convertvector(low[row], f32x16) * (low_scale * scale[0]);
+        total[row] += __builtin_convertvector(high[row], f32x16) * (high_scale * scale[1]);
+        total[row] = dot_pairs(total[row], least, load_word(rows->sums + row * G + g));
+    }
+}
+
+INLINE void multiply_nibbles(const int num_rows, const Rows *rows, Block block, f32x16 *out)
+{
+    f32x16 total[TILE_ROWS];
+    for (int row = 0; row < num_rows; row++)
+        total[row] = all(0);
+    for (int k = 0; k < rows->num_inputs; k += WEIGHT_GROUP, block.scales += 4 * LANES)
+        add_nibbles(num_rows, total, rows, k, block.codes + (size_t)k / 2 * LANES, block.scales);
+    memcpy(out, total, sizeof(f32x16) * num_rows);
+}
+
+#define BY_NUM_ROWS(multiply)                                                                      \
+    switch (num_rows) {                                                                            \
+    case 1: multiply(1, rows, block, out); break;                                                  \
+    case 2: multiply(2, rows, block, out); break;                                                  \
+    case 3: multiply(3, rows, block, out); break;                                                  \
+    case 4: multiply(4, rows, block, out); break;                                                  \
+    case 5: multiply(5, rows, block, out); break;                                                  \
+    case 6: multiply(6, rows, block, out); break;                                                  \
+    case 7: multiply(7, rows, block, out); break;                                                  \
+    default: multiply(TILE_ROWS, rows, block, out);                                                \
+    }
+
+static void multiply_by_bytes(int num_rows, const Rows *rows, Block block, f32x16 *out)
+{
+    BY_NUM_ROWS(multiply_bytes)
+}
+
+static void multiply_by_nibbles(int num_rows, const Rows *rows, Block block, f32x16 *out)
+{
+    BY_NUM_ROWS(multiply_nibbles)
 }
 
 static int num_blocks(const Matrix *matrix, Ending ending)
@@ -85,17 +138,20 @@ typedef struct {
     int num_chunks; /* of blocks; items go through them first, then to the next rows */
 } Job;
 
-static void multiply_block(const Job *job, int block, int first, int num_rows, f32x16 *out)
+static void multiply_block(const Job *job, int index, int first, int num_rows, f32x16 *out)
 {
-    const int K = job->matrix->num_inputs;
-    const Rows rows = {
-        job->inputs->codes + (size_t)first * K,
-        job->inputs->scales + (size_t)first * (K / INPUT_GROUP),
-        job->inputs->offsets + (size_t)first * (K / INPUT_GROUP),
-        K,
-    };
-    multiply(num_rows, &rows, job->matrix->codes + (size_t)block * K * LANES,
-             job->matrix->scales + (size_t)block * (K / WEIGHT_GROUP) * LANES, out);
+    const Matrix *matrix = job->matrix;
+    const size_t K = (size_t)matrix->num_inputs, G = K / INPUT_GROUP;
+    const size_t at = (size_t)index * K * LANES, row = (size_t)first;
+    const Rows rows = {job->inputs->codes + row * K, job->inputs->scales + row * G,
+                       job->inputs->offsets + row * G, job->inputs->sums + row * G, (int)K};
+    if (matrix->bits == 4) {
+        Block block = {matrix->codes + at / 2, matrix->scales + at / WEIGHT_GROUP * 4};
+        multiply_by_nibbles(num_rows, &rows, block, out);
+    } else {
+        Block block = {matrix->codes + at, matrix->scales + at / WEIGHT_GROUP};
+        multiply_by_bytes(num_rows, &rows, block, out);
+    }
 }
 
 /* Where num_outputs ends within a block, the rest of the block is left as it is. */

@@ -1,9 +1,12 @@
-/* Matrix products of 8-bit integers, with scales per group of inputs. Knows no layers.
+/* Matrix products of small integers, with scales per group of inputs. Knows no layers.
  *
- * Shapes: T rows, N outputs in blocks of LANES, K inputs, padded with zeros to whole groups.
+ * Shapes: T rows, N outputs in blocks of LANES, K inputs, padded with zeros to whole WEIGHT_GROUPs.
  *
- *     weight[n][k] = (code - 128) * scale[n][k / WEIGHT_GROUP]       code unsigned, scale bfloat16
- *     input[t][k]  =  code        * scale[t][k / INPUT_GROUP]        code signed, scale float
+ *     8 bits    weight[n][k] = (code - 128) * scale[n][k / WEIGHT_GROUP]    the scale a bfloat16
+ *     4 bits    weight[n][k] = code * scale[n][k / INPUT_GROUP] + least[n][k / INPUT_GROUP]
+ *                                                      as in GGUF files: the scale a half, the least
+ *                                                      a bfloat16, which rounds it by 0.4 % at most
+ *     inputs    input[t][k] = code * scale[t][k / INPUT_GROUP]              the code signed
  *
  * A row's result is the same to the last bit whatever rows are computed beside it.
  */
@@ -19,12 +22,17 @@
 
 /* Block by block, so that a block's weights are read from end to end:
  *
- *     codes     [N / LANES][K / 4][LANES][4]
- *     scales    [N / LANES][K / WEIGHT_GROUP][LANES]
+ *     8 bits    codes     [N / LANES][K / 4][LANES][4]
+ *               scales    [N / LANES][K / WEIGHT_GROUP][LANES]
+ *     4 bits    codes     [N / LANES][K / WEIGHT_GROUP][INPUT_GROUP / 4][LANES][4]
+ *                                        the lower halves for the first INPUT_GROUP of the group
+ *               scales    [N / LANES][K / WEIGHT_GROUP][4][LANES]
+ *                                        two rows of scales, then pairs of least weights
  */
 typedef struct {
     int32_t num_inputs;  /* K, padded */
     int32_t num_outputs; /* N, not padded */
+    int32_t bits;
     uint8_t *codes;
     uint16_t *scales;
 } Matrix;
@@ -33,6 +41,7 @@ typedef struct {
     int8_t *codes;    /* [T][K] */
     float *scales;    /* [T][K / INPUT_GROUP] */
     int32_t *offsets; /* -128 times the sum of a group's codes, which undoes the weights' + 128 */
+    uint16_t *sums;   /* of a group's inputs, for the least weights; bfloat16 */
 } Quantized;
 
 /* What becomes of a product y[t][n]. */
@@ -48,8 +57,13 @@ void quantize_row(const float *x, int num_values, int row, Quantized *to, int nu
 void product(Team *team, const Matrix *matrix, const Quantized *inputs, int num_rows, Ending ending,
              float *out, int out_stride);
 
-/* Packs rows of num_values float weights into every step-th block of the matrix, from the first. */
+/* Packs rows of num_values float weights, as 8 bits, into every step-th block from the first. */
 void pack_rows(Team *team, const float *weights, int num_rows, int num_values, Matrix *matrix,
                int first_block, int step);
+
+/* The same for rows of num_groups 4-bit blocks of a GGUF file. One holds 32 codes after a scale and,
+ * if it takes 20 bytes (Q4_1), the least weight; if it takes 18 (Q4_0), that is -8 scales. */
+void pack_blocks(Team *team, const uint8_t *blocks, int num_rows, int num_groups, int block_bytes,
+                 Matrix *matrix, int first_block, int step);
 
 #endif

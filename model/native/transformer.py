@@ -17,11 +17,24 @@ from torch.nn.functional import rms_norm
 from model.config import ModelConfig
 from model.errors import ModelError
 from model.native.cache import NativeCache
-from model.native.library import LANES, PHASES, WEIGHT_GROUP, Batch, Layer, Matrix, Model, load
+from model.native.library import (
+    INPUT_GROUP,
+    LANES,
+    PHASES,
+    WEIGHT_GROUP,
+    Batch,
+    Layer,
+    Matrix,
+    Model,
+    load,
+)
 from model.packing import RaggedBatch
 from model.rope import inverse_frequencies
 from model.weights.load import Report, check_memory, read_parameters
 from model.weights.names import FREQUENCY_DIVISORS, num_parameters
+
+KEPT_TYPES = ("Q4_0", "Q4_1")
+"""Of GGUF files: their 4 bits are packed as they are."""
 
 
 class NativeTransformer:
@@ -71,26 +84,32 @@ class NativeTransformer:
         self._tensors[name] = values
         return values.data_ptr()
 
-    def _packed(self, name: str, weight_NK: Tensor) -> Matrix:
-        """Gate and up, which come one below the other, take turns block by block."""
-        parts = weight_NK.chunk(2) if name.endswith(".gate_up") else (weight_NK,)
-        num_outputs, num_inputs = weight_NK.shape
-        padded_inputs = -(-num_inputs // WEIGHT_GROUP) * WEIGHT_GROUP
-        num_blocks = sum(-(-len(part) // LANES) for part in parts)
-        codes = torch.empty(num_blocks * LANES * padded_inputs, dtype=torch.uint8)
-        scales = torch.empty(len(codes) // WEIGHT_GROUP, dtype=torch.int16)
+    def _packed(self, name: str, weights: Tensor) -> Matrix:
+        """Of floats [N, K], or of 4-bit blocks [N, K / 32, bytes]. Gate and up, which come one
+        below the other, take turns block by block."""
+        parts = weights.chunk(2) if name.endswith(".gate_up") else (weights,)
+        is_float = weights.dim() == 2
+        num_inputs = weights.shape[1] * (1 if is_float else INPUT_GROUP)
+        num_groups = -(-num_inputs // WEIGHT_GROUP)
+        num_rows = sum(-(-len(part) // LANES) for part in parts) * LANES
+        code_bytes, num_scales = (WEIGHT_GROUP, 1) if is_float else (WEIGHT_GROUP // 2, 4)
+        codes = torch.empty(num_rows, num_groups, code_bytes, dtype=torch.uint8)
+        scales = torch.empty(num_rows, num_groups, num_scales, dtype=torch.int16)
         matrix = Matrix(
-            padded_inputs,
-            num_outputs,
+            num_groups * WEIGHT_GROUP,
+            len(weights),
+            8 if is_float else 4,
             self._kept(f"{name}.codes", codes),
             self._kept(f"{name}.scales", scales),
         )
+        block_bytes = 0 if is_float else weights.shape[2]
         for index, part in enumerate(parts):
             self._library.pack_matrix(
                 self._state,
                 part.data_ptr(),
                 len(part),
-                num_inputs,
+                weights.shape[1],
+                block_bytes,
                 byref(matrix),
                 index,
                 len(parts),
@@ -140,7 +159,7 @@ def load_native(
     head = config.vocab_size * config.hidden_size
     check_memory(path, num_parameters(config) + head * (1 + torch.float32.itemsize))
     model = NativeTransformer(config, build=build, threads=threads)
-    read_parameters(path, config, model.set, report=report)
+    read_parameters(path, config, model.set, report=report, kept_types=KEPT_TYPES)
     return model
 
 

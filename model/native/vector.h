@@ -174,6 +174,20 @@ INLINE void store_bf16(uint16_t *to, f32x16 x)
     memcpy(to, &halves, sizeof halves);
 }
 
+/* Halves (IEEE 754's binary16), finite ones. */
+INLINE f32x16 from_half(const uint16_t *from)
+{
+    u16x16 halves;
+    memcpy(&halves, from, sizeof halves);
+#ifdef __AVX512F__
+    return (f32x16)_mm512_cvtph_ps((__m256i)halves);
+#else
+    u32x16 bits = __builtin_convertvector(halves, u32x16);
+    f32x16 small = (f32x16)((bits & 0x7FFFu) << 13) * 0x1p112f;
+    return (f32x16)((u32x16)small | (bits & 0x8000u) << 16);
+#endif
+}
+
 /* acc + what the two bfloat16 of each lane weigh with the same two. */
 INLINE f32x16 dot_pairs(f32x16 acc, u32x16 pairs, uint32_t two)
 {

@@ -4,7 +4,8 @@ Of a tensor that is missing, unknown or of the wrong shape, the error says which
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,9 @@ Report = Callable[[str, float], None]
 """Takes the name of the tensor that was just read, and the share of the tensors read so far."""
 
 Take = Callable[[str, Tensor], None]
-"""Is given a parameter of ours by its name, and its values as float32."""
+"""Is given a parameter of ours by its name, and its values as float32 or its blocks as bytes."""
+
+EMBEDDING = "embedding.weight"
 
 DRAWS = (init.normal_, init.kaiming_uniform_)
 
@@ -64,10 +67,22 @@ def load_model(path: Path, config: ModelConfig, *, report: Report) -> Transforme
     return model
 
 
-def read_parameters(path: Path, config: ModelConfig, take: Take, *, report: Report) -> None:
-    """Each parameter that the file holds; a tied head, which is the embedding, comes but once."""
+def read_parameters(
+    path: Path,
+    config: ModelConfig,
+    take: Take,
+    *,
+    report: Report,
+    kept_types: Collection[str] = (),
+) -> None:
+    """Each parameter that the file holds; a tied head, which is the embedding, comes but once.
+
+    Matrices of layers that are wholly of one of the kept types come as blocks of it.
+    """
     try:
-        for parameter, values in _parameters(*_source(path, config), report=report):
+        places, tensors = _source(path, config)
+        tensors = _kept(tensors, places, kept_types)
+        for parameter, values in _parameters(places, tensors, report=report):
             take(parameter, values)
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from error
@@ -110,6 +125,22 @@ def _source(path: Path, config: ModelConfig) -> tuple[dict[str, Place], list[Sto
     tensors = [tensor for tensor in tensors if not is_redundant(tensor.name, places)]
     _check(tensors, places, config)
     return places, tensors
+
+
+def _kept(
+    tensors: list[StoredTensor], places: dict[str, Place], kept_types: Collection[str]
+) -> list[StoredTensor]:
+    """Reads blocks instead of values where they are of a kept type, as are those beside them."""
+    types: defaultdict[str, set[str]] = defaultdict(set)
+    for tensor in tensors:
+        types[places[tensor.name].parameter].add(tensor.type)
+    kept = {name for name, found in types.items() if len(found) == 1 and found <= {*kept_types}}
+    return [
+        replace(tensor, read=tensor.read_blocks)
+        if tensor.read_blocks and places[tensor.name].parameter in kept - {EMBEDDING}
+        else tensor
+        for tensor in tensors
+    ]
 
 
 def _check(tensors: list[StoredTensor], places: dict[str, Place], config: ModelConfig) -> None:

@@ -17,6 +17,10 @@ class StoredTensor:
     shape: tuple[int, ...]
     read: Callable[[], Tensor]
     """Its values as float32, in memory of their own."""
+    type: str = ""
+    """Of the blocks that a GGUF file holds it in."""
+    read_blocks: Callable[[], Tensor] | None = None
+    """Those as they are, a block's bytes in the last dimension."""
 
 
 def read_all(tensors: Sequence[StoredTensor], *, threads: int) -> Iterator[Tensor]:
