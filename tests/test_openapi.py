@@ -1,6 +1,8 @@
 """/openapi.json says of every field what it is for, which values it takes, and gives one."""
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,6 +51,14 @@ def test_ranges_are_told(name: str, low: float, high: float) -> None:
     field = DESCRIPTION["components"]["schemas"]["ChatRequest"]["properties"][name]
     assert find(field, "minimum") == [low]
     assert find(field, "maximum") == [high]
+
+
+def test_the_document_lists_every_route_and_parameter() -> None:
+    text = (Path(__file__).parent.parent / "docs/api.md").read_text()
+    listed = set(re.findall(r"`([a-z0-9_]+)`", text))
+    assert {name for _, name in fields()} <= listed
+    routes = {path for path in DESCRIPTION["paths"] if f"{path}`" not in text}
+    assert routes == set()
 
 
 def test_every_route_with_a_body_refers_to_its_schema() -> None:
