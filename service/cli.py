@@ -6,6 +6,7 @@ Errors that a user can mend are one line on stderr: exit code 2 for the command 
 the rest.
 """
 
+import logging
 import sys
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -59,6 +60,7 @@ def main() -> None:
 
 
 def fail(error: Exception, *, code: int) -> None:
+    logging.shutdown()  # so that this is the last line
     print(f"octavo: {error}", file=sys.stderr)
     sys.exit(code)
 

@@ -7,9 +7,15 @@ import json
 import logging
 import sys
 import time
+from contextlib import suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from queue import Full, Queue
+from threading import Thread
 from typing import Any
+
+MAX_LINES = 10_000
+FLUSH_SECONDS = 2.0
 
 _request_id: ContextVar[str] = ContextVar("request_id", default="")
 _request_notes: ContextVar[dict[str, Any]] = ContextVar("request_notes")
@@ -71,6 +77,47 @@ class PrettyFormatter(logging.Formatter):
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
+class LineQueue(logging.Handler):
+    """Hands lines to a thread, which may have to wait for whoever reads them, or for a disk.
+
+    The event loop never does: past MAX_LINES, lines are lost, and their number is told.
+    """
+
+    def __init__(self, target: logging.Handler) -> None:
+        super().__init__()
+        self._target = target
+        self._records: Queue[logging.LogRecord | None] = Queue(MAX_LINES)
+        self._num_lost = 0
+        self._thread = Thread(target=self._write, daemon=True)
+        self._thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._records.put_nowait(record)
+        except Full:
+            self._num_lost += 1
+
+    def close(self) -> None:
+        """Write what there is, if that is a matter of FLUSH_SECONDS."""
+        with suppress(Full):
+            self._records.put(None, timeout=FLUSH_SECONDS)
+        self._thread.join(FLUSH_SECONDS)
+        super().close()
+
+    def _write(self) -> None:
+        while (record := self._records.get()) is not None:
+            self._target.handle(record)
+            if self._num_lost:
+                num_lost, self._num_lost = self._num_lost, 0
+                self._target.handle(_loss(num_lost))
+            self._records.task_done()
+
+
+def _loss(num_lost: int) -> logging.LogRecord:
+    message = f"{num_lost} log lines were lost, as nobody read them in time"
+    return logging.makeLogRecord({"name": __name__, "levelname": "WARNING", "msg": message})
+
+
 def _utc(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
@@ -78,7 +125,8 @@ def _utc(seconds: float) -> str:
 def configure(log_format: str) -> None:
     """Send all loggers, the server library's too, to stderr: "json", "pretty", or "auto"."""
     pretty = log_format == "pretty" or (log_format == "auto" and sys.stderr.isatty())
-    handler = logging.StreamHandler()
+    stream = logging.StreamHandler()
+    stream.setFormatter(PrettyFormatter() if pretty else JsonFormatter())
+    handler = LineQueue(stream)
     handler.addFilter(_RequestIdFilter())
-    handler.setFormatter(PrettyFormatter() if pretty else JsonFormatter())
     logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)

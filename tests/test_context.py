@@ -8,7 +8,8 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from service.api.context import RequestContext
-from tests.fakes import Client, Connection, FakeEngine, hang_after, say
+from service.engine.protocol import EngineStatus
+from tests.fakes import Client, Connection, FakeEngine, fail_after, hang_after, say
 
 
 def access_fields(caplog: pytest.LogCaptureFixture) -> dict[str, Any]:
@@ -45,7 +46,7 @@ def test_one_line_of_each_request(caplog: pytest.LogCaptureFixture, stream: bool
     with caplog.at_level(logging.INFO):
         client.complete(prompt="the prompt", stream=stream)
     fields = access_fields(caplog)
-    assert fields.pop("seconds") >= 0
+    assert fields.pop("seconds") >= fields.pop("first_token_seconds") >= 0
     assert fields == {
         "method": "POST",
         "path": "/v1/completions",
@@ -121,3 +122,22 @@ def test_other_scopes_pass_through() -> None:
 
     asyncio.run(drive(app, {"type": "lifespan"}))
     assert seen == [{"type": "lifespan"}]
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/metrics"])
+def test_probes_that_find_all_well_are_no_news(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        Client().get(path)
+    assert [record for record in caplog.records if record.name == "octavo.access"] == []
+
+
+def test_probes_that_fail_are(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        Client(FakeEngine(status=EngineStatus("restarting"))).get("/readyz")
+    assert access_fields(caplog)["status"] == 503
+
+
+def test_a_call_without_a_token_has_no_time_of_its_first(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        Client(FakeEngine(fail_after(""))).complete()
+    assert "first_token_seconds" not in access_fields(caplog)

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Iterator
 from contextvars import Context
 from datetime import UTC, datetime
+from threading import Event
 
 import pytest
 
@@ -21,6 +22,13 @@ def _root_logger() -> Iterator[None]:
     root.setLevel(level)
 
 
+def written(capsys: pytest.CaptureFixture[str]) -> str:
+    """All lines so far."""
+    handler = next(h for h in logging.getLogger().handlers if isinstance(h, logs.LineQueue))
+    handler._records.join()
+    return capsys.readouterr().err
+
+
 def error_with_cause() -> None:
     try:
         raise KeyError("cause")
@@ -32,7 +40,7 @@ def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure("json")
     logs.begin_request("abc")
     logging.getLogger("test").info("two %s", "words\n", extra={"fields": {"tokens": 5}})
-    line = json.loads(capsys.readouterr().err)
+    line = json.loads(written(capsys))
     assert datetime.fromisoformat(line.pop("time")).tzinfo == UTC
     assert line == {
         "level": "info",
@@ -46,20 +54,20 @@ def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_json_line_holds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure("json")
     error_with_cause()
-    [line] = capsys.readouterr().err.splitlines()
+    [line] = written(capsys).splitlines()
     assert "KeyError: 'cause'" in json.loads(line)["exception"]
 
 
 def test_pretty_lines(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure("pretty")
     Context().run(logging.getLogger("test").info, "plain")
-    assert capsys.readouterr().err.endswith("INFO    plain\n")
+    assert written(capsys).endswith("INFO    plain\n")
     logs.begin_request("abc")
     logging.getLogger("test").warning("two words", extra={"fields": {"tokens": 5}})
-    line = capsys.readouterr().err
+    line = written(capsys)
     assert line.endswith("WARNING two words  tokens=5  request_id=abc\n")
     error_with_cause()
-    assert "KeyError: 'cause'" in capsys.readouterr().err
+    assert "KeyError: 'cause'" in written(capsys)
 
 
 @pytest.mark.parametrize(("terminal", "pretty"), [(True, True), (False, False)])
@@ -72,19 +80,19 @@ def test_auto_is_pretty_on_a_terminal(
     monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
     logs.configure("auto")
     logging.getLogger("test").info("words")
-    assert capsys.readouterr().err.startswith("{") != pretty
+    assert written(capsys).startswith("{") != pretty
 
 
 def test_outside_of_requests_there_is_no_id(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure("json")
     Context().run(logging.getLogger("test").info, "words")
-    assert "request_id" not in json.loads(capsys.readouterr().err)
+    assert "request_id" not in json.loads(written(capsys))
 
 
 def test_debug_lines_of_libraries_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure("json")
     logging.getLogger("uvicorn").debug("words")
-    assert capsys.readouterr().err == ""
+    assert written(capsys) == ""
 
 
 def test_notes_end_in_the_requests_own_line() -> None:
@@ -93,3 +101,46 @@ def test_notes_end_in_the_requests_own_line() -> None:
     logs.note(finish_reason="stop")
     assert notes == {"prompt_tokens": 3, "finish_reason": "stop"}
     assert logs.begin_request("def") == {}
+
+
+class Stuck(logging.Handler):
+    """Writes once it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_write = Event()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        assert self.may_write.wait(60)
+        self.lines.append(record.getMessage())
+
+
+def record(message: str) -> logging.LogRecord:
+    return logging.makeLogRecord({"msg": message})
+
+
+def test_who_logs_never_waits_and_what_is_lost_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "MAX_LINES", 3)
+    target = Stuck()
+    lines = logs.LineQueue(target)
+    for number in range(20):
+        lines.handle(record(str(number)))
+    target.may_write.set()
+    lines.close()
+    said = next(line for line in target.lines if "lost" in line)
+    num_lost = int(said.split()[0])
+    assert len(target.lines) == 20 - num_lost + 1
+    assert num_lost >= 16
+
+
+def test_the_end_does_not_wait_for_a_stuck_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "MAX_LINES", 1)
+    monkeypatch.setattr(logs, "FLUSH_SECONDS", 0.05)
+    target = Stuck()
+    lines = logs.LineQueue(target)
+    for number in range(5):
+        lines.handle(record(str(number)))
+    lines.close()
+    assert target.lines == []
+    target.may_write.set()

@@ -1,6 +1,7 @@
 """The time of one sequence: until when it is waited for, and where its time went."""
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator
 
@@ -39,6 +40,11 @@ class SequenceClock:
         """Nothing more will come."""
         if self._first is not None:
             self._metrics.decode_ended(self._last - self._first)
+
+    @property
+    def first_token_at(self) -> float:
+        """On the monotonic clock; infinite while there is none."""
+        return math.inf if self._first is None else self._first
 
     def as_dict(self) -> dict[str, object]:
         """Null where no token ever came."""

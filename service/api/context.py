@@ -11,11 +11,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
 
+from starlette._utils import get_route_path
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.errors import as_api_error
+from service.api.gate import PUBLIC
 from service.logs import begin_request
 
 log = logging.getLogger("octavo.access")
@@ -67,8 +69,14 @@ class _Exchange:
         self.notes = begin_request(self.id)
         self._method = scope["method"]
         self._path = quote(scope["path"])[:MAX_PATH_LEN]
+        self._is_probe = get_route_path(scope) in PUBLIC
         self._send = send
         self._started = time.monotonic()
+
+    @property
+    def _is_routine(self) -> bool:
+        """A probe or a scrape that found all well. They come many times a second."""
+        return self._is_probe and self.status < 400
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -90,4 +98,5 @@ class _Exchange:
             "seconds": round(time.monotonic() - self._started, 4),
             **self.notes,
         }
-        log.info("%s %s %d", self._method, self._path, self.status, extra={"fields": fields})
+        level = logging.DEBUG if self._is_routine else logging.INFO
+        log.log(level, "%s %s %d", self._method, self._path, self.status, extra={"fields": fields})

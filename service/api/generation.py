@@ -9,11 +9,13 @@ came, or because the task is cancelled with the whole call.
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 
+from model.batch import TokenLogprobs
 from service.api.choice import Choice, Delta, FinishReason
 from service.api.clock import SequenceClock, TimelyEvents
 from service.api.errors import (
@@ -91,6 +93,10 @@ class Generation:
     def prompt_ids(self, index: int) -> Sequence[int]:
         """Of a choice."""
         return self._requests[index].prompt_ids
+
+    def prompt_logprobs(self, index: int) -> Sequence[TokenLogprobs]:
+        """Of a choice's prompt, as its first choice has them."""
+        return self.choices[index - index % self.asked.num_drawn].prompt_logprobs
 
     def answered(self) -> list[int]:
         """The indexes of the choices to answer with: of each prompt's, the n likeliest."""
@@ -197,7 +203,13 @@ class Generation:
             cached_tokens=usage.cached_tokens,
             completion_tokens=usage.completion_tokens,
             finish_reason=",".join(reasons),
+            **self._first_token(),
         )
+
+    def _first_token(self) -> dict[str, float]:
+        """When the first came of all choices."""
+        seconds = min(clock.first_token_at for clock in self._clocks) - self.ticket.started
+        return {"first_token_seconds": round(seconds, 4)} if seconds < math.inf else {}
 
 
 def _outcome(reason: FinishReason) -> Outcome:
