@@ -63,12 +63,20 @@ class EngineConfig:
     max_model_len: int = knob(0, "Most tokens of prompt and output; 0: the model's.")
     kv_cache_memory: int = knob(0, "Bytes for the KV cache; 0: a share of free memory.")
     threads: int = knob(0, "Threads that compute the model; 0: as many as there are usable cores.")
+    quantization: str = knob(
+        "auto", "int8, none for float32, or auto: int8 where model and machine allow."
+    )
     step_timeout: float = knob(120.0, "Seconds of silence after which the engine is restarted.")
 
     def __post_init__(self) -> None:
-        for field_ in fields(self):
-            value = getattr(self, field_.name)
-            require(value < INT64_END, field_.name, value, f"take less than {INT64_END}")
+        numbers = [field_.name for field_ in fields(self) if field_.name != "quantization"]
+        for name in numbers:
+            value = getattr(self, name)
+            require(value < INT64_END, name, value, f"take less than {INT64_END}")
+        kinds = ("auto", "none", "int8")
+        require(
+            self.quantization in kinds, "quantization", self.quantization, f"take one of {kinds}"
+        )
         at_least(self, 1, "max_batch_tokens", "step_timeout")
         require(
             1 <= self.max_sequences <= self.max_batch_tokens,

@@ -20,9 +20,9 @@ SECONDS = 240
 
 
 @contextmanager
-def serve(model: Path) -> Iterator[str]:
+def serve(model: Path, *options: str) -> Iterator[str]:
     """The server's address, once it is ready."""
-    command = [OCTAVO, "serve", str(model), "--port", "0"]
+    command = [OCTAVO, "serve", str(model), "--port", "0", *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:

@@ -23,6 +23,7 @@ KNOBS = {
         "max_model_len",
         "kv_cache_memory",
         "threads",
+        "quantization",
         "step_timeout",
     ],
     ServerConfig: [
@@ -95,7 +96,9 @@ def test_defaults_are_valid(config: type[Any]) -> None:
         *[
             (EngineConfig, field.name, 1 << 63, f"take less than {1 << 63}")
             for field in fields(EngineConfig)
+            if field.name != "quantization"
         ],
+        (EngineConfig, "quantization", "int4", "take one of ('auto', 'none', 'int8')"),
         (ServerConfig, "port", -1, "take 0 to 65535"),
         (ServerConfig, "port", 65536, "take 0 to 65535"),
         (ServerConfig, "max_body_bytes", 0, "take 1 or more"),

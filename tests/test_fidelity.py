@@ -4,7 +4,7 @@ Transformers reads the file by itself, so that both our reading and our arithmet
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from model.transformer import Transformer
 from model.weights.gguf import read_header
 from model.weights.load import load_model
 from service.text.tokenizer import Tokenizer
-from tests.served import at_once, streamed_at_once
+from tests.served import at_once, serve, streamed_at_once
 
 pytestmark = pytest.mark.slow
 
@@ -121,6 +121,12 @@ def greedy_tokens(runner: TorchRunner, prompts: list[Ids]) -> list[Ids]:
     return generate(runner, prompts, chunk_len=1000)
 
 
+@pytest.fixture(scope="module")
+def float32_url(smollm2_path: Path) -> Iterator[str]:
+    with serve(smollm2_path, "--quantization", "none") as url:
+        yield url
+
+
 def pages_of(sequence: int) -> range:
     return range(sequence * PAGES_EACH, (sequence + 1) * PAGES_EACH)
 
@@ -190,13 +196,13 @@ def test_chunked_is_as_whole(
 
 
 def test_the_server_says_the_same_streamed_and_not(
-    url: str, smollm2_path: Path, prompts: list[Ids], greedy_tokens: list[Ids]
+    float32_url: str, smollm2_path: Path, prompts: list[Ids], greedy_tokens: list[Ids]
 ) -> None:
     tokenizer = Tokenizer.load(smollm2_path)
     expected = [tokenizer.decode(ids, skip_special_tokens=False) for ids in greedy_tokens]
     common = {"max_tokens": NUM_TOKENS, "temperature": 0, "ignore_eos": True}
     bodies = [{"prompt": ids, "skip_special_tokens": False} | common for ids in prompts]
     with ThreadPoolExecutor() as pool:  # both kinds share the engine's batches
-        streams = pool.submit(streamed_at_once, url, bodies)
-        assert at_once(url, bodies) == expected
+        streams = pool.submit(streamed_at_once, float32_url, bodies)
+        assert at_once(float32_url, bodies) == expected
         assert streams.result() == expected

@@ -24,6 +24,7 @@ def load_model(spec: EngineSpec, progress: Progress) -> Runner:
         max_model_len=config.max_model_len,
         kv_cache_memory=config.kv_cache_memory,
         threads=config.threads,
+        quantization=config.quantization,
         progress=progress,
     )
     gc.freeze()  # nor do collections between steps look at what stays
