@@ -96,7 +96,6 @@ class Trial:
             answer.tokens += map(SampledToken, event.token_ids, event.logprobs)
         self.engine.check_integrity()
         if record := self.engine.record:
-            self.counts["chunks"] += record.num_chunks
             self.counts["preempted"] += record.num_preempted
             self.counts["copied"] += record.num_copied_pages
 
@@ -185,12 +184,12 @@ def test_batched_is_solo(data: st.DataObject) -> None:
 @some_examples(10)
 @given(st.data(), st.integers(1, 24))
 def test_chunked_is_whole(data: st.DataObject, max_batch_tokens: int) -> None:
+    """No prompt fits a step."""
     wanted = data.draw(requests(num=3, least_prompt=25))
     trial = Trial(
         max_batch_tokens=max_batch_tokens, max_sequences=data.draw(st.integers(1, max_batch_tokens))
     )
     check_all(wanted, trial.run((0, request) for request in wanted))
-    assert trial.counts["chunks"] > 3 or max_batch_tokens == 1
 
 
 @some_examples(10)
