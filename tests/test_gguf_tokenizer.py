@@ -49,7 +49,9 @@ def test_a_file_from_before_pre_existed_gets_the_default_rules() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": "llama"}, r"tokenizer.ggml.model is 'llama': octavo reads 'gpt2'"),
+        ({"model": "bert"}, r"tokenizer.ggml.model is 'bert': octavo reads 'gpt2'.*'llama'"),
+        ({"model": "llama"}, r"tokenizer.ggml.scores is missing or not a list of float"),
+        ({"model": "t5", "scores": [0.5]}, r"scores holds 1 values for 263 tokens"),
         ({"model": None}, r"tokenizer.ggml.model is None"),
         ({"pre": "tekken"}, r"tokenizer.ggml.pre is 'tekken': octavo reads default, gpt-2"),
         ({"pre": ["smollm"]}, r"tokenizer.ggml.pre is \['smollm'\]"),
