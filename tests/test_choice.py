@@ -114,6 +114,13 @@ def test_what_is_not_finite_has_a_number() -> None:
         assert delta.logprobs[0].top[0].logprob == -9999.0
 
 
+def test_a_choice_without_a_token_is_the_least_likely() -> None:
+    choice = make_choice()
+    assert choice.mean_logprob < -9999
+    run(choice, event(b"ab", "length", logprob=-2))
+    assert choice.mean_logprob == -2
+
+
 IDS = st.lists(st.sampled_from([*b"ab", *"é🚀".encode(), START]), max_size=12)
 
 

@@ -127,6 +127,15 @@ def test_nothing_is_generated_only_where_the_prompt_is_scored() -> None:
         make_plan(max_tokens=0)
 
 
+def test_a_prompt_is_scored_once_unless_each_choice_begins_with_it() -> None:
+    def scored(**fields: Any) -> list[int | None]:
+        return [request.num_prompt_logprobs for request in make_plan([1], [2], n=2, **fields)]
+
+    assert scored(prompt_logprobs=3) == [3, None, 3, None]
+    assert scored(echo=True, logprobs=3) == [3] * 4
+    assert scored(prompt_logprobs=3, max_tokens=0) == [3] * 4
+
+
 def test_the_best_are_chosen_among_more_by_their_logprobs() -> None:
     requests = make_plan([1], [2], n=2, best_of=3, seed=7)
     assert [request.prompt_ids for request in requests] == [[1]] * 3 + [[2]] * 3

@@ -186,7 +186,7 @@ def _told_of_prompt(generation: Generation, index: int) -> dict[str, Any]:
     asked, prompt_ids = generation.asked, generation.prompt_ids(index)
     told: dict[str, Any] = {"prompt_token_ids": prompt_ids} if asked.return_token_ids else {}
     if asked.prompt_logprobs is not None:
-        scores = generation.choices[index].prompt_logprobs
+        scores = generation.prompt_logprobs(index)
         told["prompt_logprobs"] = spell_prompt_logprobs(
             prompt_ids, scores, asked.prompt_logprobs, generation.tokenizer
         )

@@ -5,6 +5,7 @@
 Knows no JSON and no HTTP. Whatever pieces the ids come in, the deltas join to the same text.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
@@ -80,18 +81,21 @@ class Choice:
     @property
     def mean_logprob(self) -> float:
         """Of its tokens, where the engine told them."""
-        return self._logprob_sum / max(self.num_tokens, 1)
+        return self._logprob_sum / self.num_tokens if self.num_tokens else -math.inf
 
     def push(self, event: Event) -> Delta:
         """What the event adds. The token that ended the sequence counts, but isn't text."""
         self.num_cached_tokens += event.num_cached_tokens
         self.prompt_logprobs = event.prompt_logprobs or self.prompt_logprobs
-        text = self._echo()
+        text = self._echo() if self._unechoed_ids else ""
         hides_last = event.finish_reason == "stop" and not self._asked.include_stop_str_in_output
         num_shown = len(event.token_ids) - hides_last
         scored = zip(event.token_ids, event.logprobs or repeat(None), strict=False)
         for number, (token_id, logprobs) in enumerate(scored):
-            self._count(token_id, logprobs)
+            self.num_tokens += 1
+            self._ids.append(token_id)
+            if logprobs is not None:
+                self._logprob_sum += finite(logprobs.chosen)
             if number < num_shown:
                 text += self._show(token_id, logprobs)
             if self._stops.matched is not None:
@@ -123,12 +127,6 @@ class Choice:
         if number <= len(self.prompt_logprobs):
             logprobs = self.prompt_logprobs[number - 1] if number else None
             self._enter(token_id, logprobs, text_offset)
-
-    def _count(self, token_id: int, logprobs: TokenLogprobs | None) -> None:
-        self.num_tokens += 1
-        self._ids.append(token_id)
-        if logprobs is not None:
-            self._logprob_sum += finite(logprobs.chosen)
 
     def _show(self, token_id: int, logprobs: TokenLogprobs | None) -> str:
         if logprobs is not None:

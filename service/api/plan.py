@@ -22,6 +22,7 @@ def plan(
     grammar: str = "",
 ) -> list[Request]:
     """A request per sequence, all those of the first prompt first."""
+    scores_all = asked.echoes or asked.token_limit == 0  # else the first's scores serve for all
     limits = [_limit(ids, asked, serving) for ids in prompts]
     seed = asked.seed if asked.seed is not None else secrets.randbits(63)
     stop_ids = stop_ids_of(asked, serving)
@@ -40,7 +41,7 @@ def plan(
             bad_words=bad_words,
             allowed=allowed,
             grammar=grammar,
-            num_prompt_logprobs=asked.num_scored,
+            num_prompt_logprobs=asked.num_scored if i == 0 or scores_all else None,
             cache_salt=salt_of(ticket.caller.tenant, asked.cache_salt),
             priority=asked.priority,
             tenant=ticket.caller.tenant.name,
