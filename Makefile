@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check
 PINNED := --constraint constraints.txt --build-constraint constraints.txt
 
-.PHONY: serve test bench check lint type clean
+.PHONY: serve test bench soak check lint type clean
 
 serve: $(VENV)/installed
 	$(BIN)/octavo serve $(MODEL)
@@ -28,6 +28,9 @@ test: $(VENV)/installed-dev
 
 bench: $(VENV)/installed-dev
 	$(BIN)/octavo bench $(MODEL) $(BENCH)
+
+soak: $(VENV)/installed-dev  # SOAK='--minutes 60', for one
+	$(BIN)/python -m benchmarks.soak $(MODEL) $(SOAK)
 
 check: lint
 	$(MAKE) --jobs 2 type test  # mypy has one core for itself, and is done before the tests are
