@@ -20,13 +20,15 @@ from loadtests.shapes import SHAPES
 from loadtests.stream import Target
 
 BROKEN_CODE, USAGE_CODE = 1, 2
+BUSY_SHARE = 0.7
+"""Of a core: with less to spare, the generator itself makes others wait."""
 
 
 def main() -> None:
     try:
         sys.exit(run(sys.argv[1:]))
     except (BenchError, OSError) as error:
-        print(f"octavo bench: {error}", file=sys.stderr)
+        complain(str(error))
         sys.exit(USAGE_CODE)
 
 
@@ -45,7 +47,7 @@ def run(arguments: Sequence[str]) -> int:
 def measure(plan: Plan) -> Report:
     with served(plan) as target:
         model = plan.served_name or server.first_model(target)
-        description = server.describe(target, model)
+        description = server.describe(target, model) | ({} if plan.url else server.knobs())
         text = Text(options.read_text(plan.text_file))
         warm_up(plan, target, _works(plan, text, model, "warm-up"))
         levels = []
@@ -143,21 +145,32 @@ def publish(report: Report, out: Path) -> None:
 def verdict(plan: Plan, report: Report) -> int:
     for level in report.levels:
         if level.errors:
-            print(f"octavo bench: {level.label}: {level.first_error}", file=sys.stderr)
+            complain(f"{level.label}: {level.first_error}")
+        if level.generator_cpu_share > BUSY_SHARE:
+            complain(
+                f"{level.label}: this program was short of CPU: measure with locust --processes"
+            )
     if any(level.requests == sum(level.errors.values()) for level in report.levels):
         return BROKEN_CODE
     if not plan.must_keep:
         return 0
     broken = [f"{level.label}: {each}" for level in report.levels for each in level.broken]
     for line in broken:
-        print(f"octavo bench: not kept: {line}", file=sys.stderr)
+        complain(f"not kept: {line}")
     return BROKEN_CODE if broken else 0
+
+
+def complain(line: str) -> None:
+    print(f"octavo bench: {line}", file=sys.stderr)
 
 
 def compare(comparison: Comparison) -> None:
     before, after = (read(file) for file in (comparison.before, comparison.after))
     if not table.pairs(before, after):
         raise BenchError("the two reports have no load in common: run both with the same levels")
+    if before.label == after.label:
+        before = msgspec.structs.replace(before, label="before")
+        after = msgspec.structs.replace(after, label="after")
     pictures = plots.save(plots.draw([before, after]), comparison.out)
     (comparison.out / "compare.html").write_text(page.render_comparison(before, after, pictures))
     print(f"{after.label} / {before.label}\n")

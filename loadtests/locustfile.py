@@ -3,8 +3,8 @@
     locust -f loadtests/locustfile.py --host http://127.0.0.1:8000 --scenario mixed
     locust -f loadtests/locustfile.py --host … --headless -u 16 -t 2m --shape spike
 
-`-u` is the peak of the shape, and `-t` how long it takes. The key in OPENAI_API_KEY, if there is
-one, is sent.
+`-u` is the peak of the shape, and `-t` how long it takes. `--processes 4` makes a load that is too
+much for one core. The key in OPENAI_API_KEY, if there is one, is sent.
 """
 
 import os
@@ -42,8 +42,10 @@ def prepare(environment: Environment, **_: Any) -> None:
     model = options.model or server.first_model(target)
     mix = scenarios.load()[options.scenario]
     text = Text(TEXT.read_text())
+    worker = getattr(environment.runner, "worker_index", 0)  # the master has none, and no users
+    seed = f"{options.seed}-{worker}"  # or they would all ask the same
     ChatUser.target = target
-    ChatUser.works = iter(Workload(mix, text, model=model, seed=str(options.seed), temperature=0.0))
+    ChatUser.works = iter(Workload(mix, text, model=model, seed=seed, temperature=0.0))
 
 
 class ChatUser(StreamUser):

@@ -74,8 +74,12 @@ def describe(target: Target, model: str) -> dict[str, str]:
         found["version"] = str(get(target, "/version").get("version", "not told"))
     except BenchError:
         found["version"] = "not told"
-    knobs = {name: value for name, value in os.environ.items() if name.startswith("OCTAVO_")}
-    return found | knobs
+    return found
+
+
+def knobs() -> dict[str, str]:
+    """Of a server that is started here."""
+    return {name: value for name, value in os.environ.items() if name.startswith("OCTAVO_")}
 
 
 def get(target: Target, route: str) -> dict[str, Any]:

@@ -210,7 +210,8 @@ def _check_usage(observation: Observation) -> None:
         detail = f"{tokens} tokens, with {pieces} pieces of text and max_tokens {most}"
         raise StreamError("wrong usage", detail)
     if observation.work.is_exact and tokens < most:
-        raise StreamError("wrong usage", f"{tokens} tokens, with ignore_eos and max_tokens {most}")
+        detail = f"{tokens} tokens, with ignore_eos and max_tokens {most}: try --no-ignore-eos"
+        raise StreamError("wrong usage", detail)
 
 
 def _check_json(text: str) -> None:

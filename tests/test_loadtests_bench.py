@@ -68,7 +68,7 @@ def test_a_sweep_is_measured_judged_reported_and_compared(tmp_path: Path) -> Non
     done = octavo_bench("--compare", file, file, "--out", tmp_path)
     assert done.returncode == 0, done.stderr
     assert re.search(r"c=3 +1\.00 +1\.00", done.stdout)
-    assert "octavo / octavo" in (tmp_path / "compare.html").read_text()
+    assert "after / before" in (tmp_path / "compare.html").read_text()
 
 
 @pytest.mark.slow

@@ -154,8 +154,13 @@ def test_a_server_is_described() -> None:
         assert server.first_model(target) == MODEL
         described = server.describe(target, MODEL)
     expected = {"url": fake.url, "model": MODEL, "max_model_len": "99", "version": "1.2.3"}
-    assert expected.items() <= described.items()
-    assert described.keys() - expected.keys() == {n for n in described if n.startswith("OCTAVO_")}
+    assert described == expected
+
+
+def test_knobs_are_told_of_a_server_that_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OCTAVO_THREADS", "1")
+    assert server.knobs()["OCTAVO_THREADS"] == "1"
+    assert all(name.startswith("OCTAVO_") for name in server.knobs())
 
 
 def test_a_server_that_cannot_be_asked_is_a_line() -> None:
