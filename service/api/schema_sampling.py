@@ -23,6 +23,8 @@ def _keyed_by_id(value: Any) -> Any:
     """JSON has no keys but strings."""
     if not isinstance(value, dict):
         return value
+    if len(value) > MAX_BIASES:
+        raise ValueError(f"it has {len(value)} ids; send {MAX_BIASES} at most")
     wrong = next((key for key in value if not ID.fullmatch(key)), None)
     if wrong is not None:
         raise ValueError(f"{shown(wrong)} is no token id; its keys are ids such as 1234")
@@ -31,7 +33,6 @@ def _keyed_by_id(value: Any) -> Any:
 
 Biases = Annotated[
     dict[int, Annotated[float, Field(ge=-100, le=100)]],
-    Field(max_length=MAX_BIASES),
     BeforeValidator(_keyed_by_id, json_schema_input_type=dict[str, float]),
 ]
 BadWord = Annotated[str, Field(min_length=1, max_length=MAX_BAD_WORD_LEN)]
