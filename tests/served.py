@@ -23,17 +23,21 @@ SECONDS = 240
 def serve(model: Path, *options: str) -> Iterator[str]:
     """The server's address, once it is ready."""
     command = [OCTAVO, "serve", str(model), "--port", "0", *options]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    with (
+        subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process,
+        ThreadPoolExecutor(1) as reader,
+    ):
         assert process.stderr is not None
         try:
             listening = next(line for line in process.stderr if "listening on" in line)
             found = re.search(r"http://127\.0\.0\.1:\d+", listening)
             assert found is not None
             next(line for line in process.stderr if "model: ready" in line)
+            reader.submit(process.stderr.read)  # a full pipe would stop the server
             yield found[0]
         finally:
             process.send_signal(signal.SIGTERM)
-            process.stderr.read()
+            reader.submit(process.stderr.read)
     assert process.returncode == 0
 
 
