@@ -123,7 +123,7 @@ class NativeTransformer:
             self._library.forward_hidden(
                 byref(self._model),
                 self._state,
-                byref(_native_batch(batch)),
+                byref(native_batch(batch)),
                 cache.pool.data_ptr(),
                 cache.num_pages,
                 x_TW.data_ptr(),
@@ -170,7 +170,7 @@ def _create_state(library: CDLL, threads: int) -> int:
     return state
 
 
-def _native_batch(batch: RaggedBatch) -> Batch:
+def native_batch(batch: RaggedBatch) -> Batch:
     num_sequences, table_width = batch.page_table_SN.shape
     return Batch(
         len(batch.token_ids_T),
