@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path("/")
+FREE_MEMORY_SHARE = 0.5
+"""What a cache of automatic size takes of the memory that the weights leave free; activations, the
+API process and the rest of the machine need some as well."""
 
 V2_MEMORY = ("memory.max", "memory.current", "inactive_file")
 V1_MEMORY = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")

@@ -20,11 +20,7 @@ from torch import Tensor
 
 from model.config import ModelConfig
 from model.errors import ModelError
-from model.host import available_memory
-
-FREE_MEMORY_SHARE = 0.5
-"""What a cache of automatic size takes of the memory that the weights leave free; activations, the
-API process and the rest of the machine need some as well."""
+from model.host import FREE_MEMORY_SHARE, available_memory
 
 
 class LayerCache:

@@ -1,6 +1,6 @@
 """The command line, where it is all put together.
 
-    octavo serve | generate | chat | pull | simulate | bench
+    octavo serve | generate | chat | pull | inspect | simulate | bench
 
 Errors that a user can mend are one line on stderr: exit code 2 for the command line's own, 1 for
 the rest.
@@ -12,12 +12,13 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from importlib import metadata
+from json import dumps
 from typing import Annotated
 
 import typer
 
 from model.errors import ModelError
-from service import app as api, bench as load, hub, logs, server, sockets, terminal
+from service import app as api, bench as load, hub, inspection, logs, server, sockets, terminal
 from service.auth import KeyRing, read_keys
 from service.boot import Boot
 from service.config import (
@@ -43,6 +44,7 @@ ModelArgument = Annotated[
 ModelOption = Annotated[
     str, typer.Option("--model", metavar="MODEL", envvar="OCTAVO_MODEL", help=MODEL_HELP)
 ]
+JsonOption = Annotated[bool, typer.Option("--json", help="As a JSON object.")]
 RawOption = Annotated[
     bool, typer.Option("--raw", help="Go on from the text itself, without the chat template.")
 ]
@@ -134,6 +136,13 @@ def chat(
 def pull(model: ModelArgument = DEFAULT_MODEL) -> None:
     """Fetch MODEL, unless it is here already, and print its path."""
     print(hub.resolve(model))
+
+
+@app.command("inspect")
+def inspect_model(model: ModelArgument = DEFAULT_MODEL, *, json: JsonOption = False) -> None:
+    """Say what MODEL is and what it costs to run, without loading it; config.json alone will do."""
+    facts = inspection.inspect(hub.resolve(model))
+    print(dumps(facts, indent=2) if json else inspection.show(facts))
 
 
 @app.command()

@@ -15,6 +15,7 @@ LAZY = (
     "service.app",
     "service.engine.client",
     "service.hub",
+    "service.inspection",
     "service.simulation.run",
     "service.terminal",
     "service.text.model",

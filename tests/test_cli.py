@@ -135,6 +135,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         ("generate", {"prompt", "model", "raw"}, [SamplingConfig, EngineConfig]),
         ("chat", {"model"}, [SamplingConfig, EngineConfig]),
         ("pull", {"model"}, []),
+        ("inspect", {"model", "json"}, []),
     ],
 )
 def test_every_knob_is_a_flag(command: str, others: set[str], configs: list[Any]) -> None:
@@ -151,7 +152,7 @@ def test_version(run: Any) -> None:
     assert run("--version") == (0, f"octavo {version('octavo')}\n", "")
 
 
-@pytest.mark.parametrize("command", ["serve", "generate", "chat", "pull"])
+@pytest.mark.parametrize("command", ["serve", "generate", "chat", "pull", "inspect"])
 def test_help_names_the_command(command: str, run: Any) -> None:
     assert command in run("--help")[1]
     code, out, _ = run(command, "--help")

@@ -15,6 +15,7 @@ from model.packing import pack
 from model.runner import TorchRunner
 from model.transformer import Transformer
 from model.weights.load import load_model
+from model.weights.names import num_parameters
 from tests.families import KINDS, SIZES, Kind
 
 MOST_ROWS = 4
@@ -92,6 +93,10 @@ def make_pair(kind: Kind, folder: Path) -> Pair:
 @pytest.fixture(params=KINDS, scope="module")
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     return make_pair(KINDS[request.param], tmp_path_factory.mktemp("family"))
+
+
+def test_parameters_are_counted_without_being_listed(pair: Pair) -> None:
+    assert num_parameters(pair.ours.config) == pair.theirs.num_parameters()
 
 
 @pytest.mark.parametrize("chunk_len", [100, 7])
