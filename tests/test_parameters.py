@@ -71,15 +71,14 @@ def test_what_is_allowed_or_favoured_is_generated(client: httpx.Client) -> None:
     assert complete(client, logit_bias={"777": 100}, max_tokens=3)["token_ids"] == [777] * 3
 
 
-def test_penalties_make_for_variety(client: httpx.Client) -> None:
-    plain = complete(client, max_tokens=60)["token_ids"]
-    for penalty in (
-        {"frequency_penalty": 2},
-        {"presence_penalty": 2},
-        {"repetition_penalty": 1.5},
-    ):
-        varied = complete(client, max_tokens=60, **penalty)["token_ids"]
-        assert len(set(varied)) > len(set(plain))
+def test_penalties_make_the_favoured_take_turns(client: httpx.Client) -> None:
+    """Of two ids that nothing else comes near, the model likes one better, by less than 20."""
+    favoured = {"logit_bias": {"777": 100, "778": 100}, "max_tokens": 40}
+    assert set(complete(client, **favoured)["token_ids"]) <= {777, 778}
+    drawn = complete(client, **favoured, frequency_penalty=2)["token_ids"]
+    assert abs(drawn.count(777) - drawn.count(778)) <= 11
+    first, second, *_ = complete(client, **favoured, repetition_penalty=1.5)["token_ids"]
+    assert {first, second} == {777, 778}
 
 
 def test_no_end_comes_before_the_least_number_of_tokens(client: httpx.Client) -> None:
