@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from service.api.served import read_vocabulary
 from service.engine.grammar import Grammars
@@ -17,6 +17,8 @@ from tests.fakes import END, VOCAB_SIZE, Client, FakeEngine, Script, make_text
 from tests.fakes_engine import allowed_ids
 
 SPECIAL = ["[TOOL_CALLS]", "<|python_tag|>", "<think>", "</think>", "[THINK]", "[/THINK]"]
+ADDED = ["<tool_call>", "</tool_call>"]
+"""Not marked as special, as in Qwen's vocabulary."""
 GRAMMARS = Grammars(read_vocabulary(make_text()))
 ENDING = [END, *b'"}]\n']
 """Drawn often, so that answers end."""
@@ -57,7 +59,10 @@ def roomy(script: Script, **config: Any) -> Client:
     """A client of a server with room for the prompts that tools make."""
     engine = FakeEngine(script)
     engine.info = EngineInfo(
-        max_model_len=20_000, vocab_size=VOCAB_SIZE + len(SPECIAL), page_size=16, num_pages=2000
+        max_model_len=20_000,
+        vocab_size=VOCAB_SIZE + len(SPECIAL + ADDED),
+        page_size=16,
+        num_pages=2000,
     )
     return Client(engine, **config)
 
@@ -66,6 +71,7 @@ def with_special_marks(template: str = "{{ messages[0].content }}") -> TextModel
     """As `make_text`, with marks of tool calls and thoughts that are control tokens."""
     backend = Tokenizer.from_str(make_text().tokenizer.to_json())
     backend.add_special_tokens(SPECIAL)
+    backend.add_tokens([AddedToken(mark, normalized=False) for mark in ADDED])
     definition = TokenizerDefinition(backend=backend, bos_id=None, eos_id=END)
     return TextModel(text_tokenizer.Tokenizer(definition), ChatTemplate(template))
 

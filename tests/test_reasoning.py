@@ -178,13 +178,13 @@ def test_both_names_are_taken_in_the_history() -> None:
 
 def test_marks_may_be_control_tokens() -> None:
     text = with_special_marks()
-    begin, end = (text.tokenizer.special_id(mark) for mark in ("[THINK]", "[/THINK]"))
+    begin, end = (text.tokenizer.mark_ids[mark] for mark in ("[THINK]", "[/THINK]"))
     ids = [begin, *b"Hm.", end, *b"Yes.", END]
 
     def script(request: Request) -> Iterator[Event]:
         for token_id in ids:
             reason: FinishReason | None = "stop" if token_id == END else None
-            yield Event(request_id=request.id, token_ids=[token_id or 0], finish_reason=reason)
+            yield Event(request_id=request.id, token_ids=[token_id], finish_reason=reason)
 
     client = roomy(script, text=text, reasoning_parser="mistral")
     message = client.chat().json()["choices"][0]["message"]

@@ -1,5 +1,6 @@
 """Grammars as they are written and checked; the cost of hostile ones is bounded."""
 
+import random
 from typing import Any
 
 import pytest
@@ -19,9 +20,10 @@ from service.text.grammar import (
     literal,
     regex_part,
 )
+from service.text.spellings import Spellings
 from tests.fakes import END
 from tests.fakes_engine import allowed_ids
-from tests.fakes_grammar import GRAMMARS
+from tests.fakes_grammar import GRAMMARS, draw
 
 WEIRD = ['a"b', "a\\b", "a\nb", "🚀", "/", "\x01", "<|im_end|>", "\u2028", "%json", "a", "ab", "[b"]
 
@@ -132,7 +134,6 @@ def test_what_is_meant_to_hurt_is_refused_or_compiles_soon(name: str) -> None:
         (json_part(nested(300)), "nested too deeply"),
         (regex_part("a" * MAX_GRAMMAR_CHARS), "65536 characters"),
         (lark_part("start: %json {}"), "%json"),
-        (lark_part("start: A\nA: " + "&".join(["/a/"] * 10)), "& and ~ 9 times"),
     ],
 )
 def test_what_isnt_tried_is_refused(part: Part, reason: str) -> None:
@@ -144,3 +145,34 @@ def test_what_took_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.text.grammar.MAX_CPU_SECONDS", 0)
     with pytest.raises(GrammarError, match="too long to compile"):
         check_grammar(alone(regex_part("a")))
+
+
+SPELLED = Spellings(["<|end|>", "<|start|>"])
+
+
+@pytest.mark.parametrize(
+    ("part", "text"),
+    [
+        (choice_part(["a<|end|>b"]), "a<|end|>b"),
+        (json_part({"const": "<|end|>"}), '"<|end|>"'),
+        (json_part({"properties": {"<|start|>": {}}, "required": ["<|start|>"]}), None),
+        (regex_part("x\\x3c\\|end[|]>y"), "x<|end|>y"),
+        (lark_part('start: "x\\x3c" "|end|>y"'), "x<|end|>y"),
+        (json_part({"type": "string", "pattern": "^[<]\\|end\\|>$"}), '"<|end|>"'),
+    ],
+)
+def test_the_spelling_of_a_control_token_is_no_such_token(part: Part, text: str | None) -> None:
+    """Else the answer would end there, and not be whole."""
+    grammar = compose({"answer": part}, ALONE, spellings=SPELLED)
+    for seed in range(5):
+        rng = random.Random(seed)
+        constraint, ids = GRAMMARS.start(grammar, []), list[int]()
+        while (token_id := draw(rng, allowed_ids(constraint.allowed))) != END:
+            ids.append(token_id)
+            constraint.push([token_id])
+        assert max(ids) < 256
+        assert text is None or bytes(ids).decode() == text
+
+
+def test_what_is_sure_to_be_one_text_is_told_as_it_is_encoded() -> None:
+    assert "no_forcing" not in compose({"answer": choice_part(["ab"])}, ALONE, spellings=SPELLED)

@@ -341,7 +341,7 @@ def test_a_model_without_a_mark_for_calls_takes_tools_or_a_form() -> None:
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tools")
 
 
-@pytest.mark.parametrize("parser", ["mistral", "llama3_json"])
+@pytest.mark.parametrize("parser", ["hermes", "mistral", "llama3_json"])
 def test_marks_may_be_control_tokens(parser: str) -> None:
     client = specially_obedient(tool_parser=parser, reasoning_parser="qwen3")
     asked = {"tools": TOOLS, "parallel_tool_calls": False, "max_tokens": 900}
@@ -350,7 +350,9 @@ def test_marks_may_be_control_tokens(parser: str) -> None:
     client.chat(**asked)
     required, optional = (request.grammar for request in client.engine.submitted)
     mark = client.app.state.served.serving().format.token_ids[
-        {"mistral": "[TOOL_CALLS]", "llama3_json": "<|python_tag|>"}[parser]
+        {"mistral": "[TOOL_CALLS]", "llama3_json": "<|python_tag|>", "hermes": "<tool_call>"}[
+            parser
+        ]
     ]
     assert f"<[{mark}]>" in optional
-    assert (f"<[{mark}]>" in required) == (parser == "mistral")
+    assert (f"<[{mark}]>" in required) == (parser != "llama3_json")

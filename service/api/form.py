@@ -30,11 +30,14 @@ class Form:
 
 
 FREE = Form()
+CONTENT = "answer: @content\n"
 
 
 async def form_of_completion(asked: CompletionRequest, serving: Serving) -> Form:
     part = await find_part(asked, serving)
-    return Form(compose({"answer": part}, ALONE)) if part else FREE
+    if part is None:
+        return FREE
+    return Form(compose({"answer": part}, ALONE, spellings=serving.format.spellings))
 
 
 async def form_of_chat(asked: ChatRequest, serving: Serving, prompt: str) -> Form:
@@ -76,7 +79,7 @@ class _Shape:
         if self.calls:
             return await self._of_calls(serving)
         if self.content:
-            return compose({"content": self.content}, self._thinking + "answer: @content\n")
+            return self._compose({"content": self.content}, self._thinking + CONTENT)
         return ""
 
     async def _of_calls(self, serving: Serving) -> str:
@@ -88,7 +91,10 @@ class _Shape:
         rules = self._thinking + self._answer + self._call_rules(names)
         if problem := await serving.grammars.find_problem(parts, rules):
             raise bad_request(f"tools can't be followed: {problem}.", param="tools")
-        return compose(parts, rules)
+        return self._compose(parts, rules)
+
+    def _compose(self, parts: Mapping[str, Part], rules: str) -> str:
+        return compose(parts, rules, spellings=self.format.spellings)
 
     @property
     def _thinking(self) -> str:

@@ -14,11 +14,11 @@ from typing import Any
 import orjson
 from llguidance import LLMatcher, LLParserLimits
 
-from service.text.json_schema import SchemaError, check_schema
+from service.text.json_schema import SchemaError, check_schema, has_patterns
+from service.text.lark import find_lark_problem
+from service.text.spellings import NONE, Spellings
 
 MAX_GRAMMAR_CHARS = 64 << 10
-MAX_INTERSECTIONS = 8
-"""Whether regexes have a string in common takes time exponential in their number."""
 MAX_CPU_SECONDS = 0.5
 """What the compiler took here it takes in the engine again, where streams wait for it."""
 MAX_REASON_CHARS = 300
@@ -39,6 +39,7 @@ JSON_OPTIONS = {
     "coerce_one_of": False,
     "lenient": False,
 }
+FREELY = '%llguidance {"no_forcing": true}\n'
 ANY_TEXT = "/(?s:.*)/"
 
 
@@ -52,20 +53,22 @@ class Part:
 
     json_schema: Mapping[str, Any] | None = None
     lark_grammar: str | None = None
-    by_client: bool = False
-    """Whether the Lark grammar is somebody else's."""
+    is_obscure: bool = False
+    """Whether what it forces can't be read off its text, as of regexes."""
+    problem: str = ""
+    """Why it can't be used at all."""
 
 
 def json_part(schema: Mapping[str, Any], *, lenient: bool = False) -> Part:
     """lenient: keywords that aren't supported are left to the model's good will."""
     options = JSON_OPTIONS | {"coerce_one_of": lenient, "lenient": lenient}
-    return Part(json_schema={**schema, "x-guidance": options})
+    return Part(json_schema={**schema, "x-guidance": options}, is_obscure=has_patterns(schema))
 
 
 def regex_part(pattern: str) -> Part:
     """The whole answer matches it."""
     written = orjson.loads(LLMatcher.grammar_from_regex(pattern))
-    return Part(lark_grammar=written["grammars"][0]["lark_grammar"])
+    return Part(lark_grammar=written["grammars"][0]["lark_grammar"], is_obscure=True)
 
 
 def choice_part(choices: Sequence[str]) -> Part:
@@ -73,12 +76,12 @@ def choice_part(choices: Sequence[str]) -> Part:
 
 
 def lark_part(grammar: str) -> Part:
-    return Part(lark_grammar=grammar, by_client=True)
+    return Part(lark_grammar=grammar, is_obscure=True, problem=find_lark_problem(grammar))
 
 
 def quoted(text: str) -> str:
     """As a string of Lark."""
-    return json.dumps(text)
+    return json.dumps(text, ensure_ascii=False)
 
 
 def literal(text: str, token_ids: Mapping[str, int]) -> str:
@@ -99,11 +102,23 @@ def escaped(text: str) -> str:
     return re.sub(r"[^\w\s]", lambda match: f"\\x{{{ord(match[0]):x}}}", text)
 
 
-def compose(parts: Mapping[str, Part], rules: str) -> str:
-    """In llguidance's form. The rules begin with `start`. Raises GrammarError if it is too long."""
-    for part in parts.values():
-        if part.by_client:
-            _check_lark(part.lark_grammar or "")
+def compose(parts: Mapping[str, Part], rules: str, *, spellings: Spellings = NONE) -> str:
+    """In llguidance's form. The rules begin with `start`. Raises GrammarError if it can't be.
+
+    spellings: of tokens that are more than their text. Where the grammar leaves one text alone, it
+    is told to the model as the tokenizer would encode it, such tokens among them, which may end
+    the answer. So what may hold a spelling is left to the model, token by token.
+    """
+    text = _written(parts, rules)
+    if any(part.is_obscure for part in parts.values()) or spellings.occur_in(text):
+        return _written(parts, FREELY + rules)
+    return text
+
+
+def _written(parts: Mapping[str, Part], rules: str) -> str:
+    problem = next((part.problem for part in parts.values() if part.problem), "")
+    if problem:
+        raise GrammarError(problem)
     grammars = [{"lark_grammar": rules}, *(_named(name, part) for name, part in parts.items())]
     try:
         text = orjson.dumps({"grammars": grammars}).decode()
@@ -112,16 +127,6 @@ def compose(parts: Mapping[str, Part], rules: str) -> str:
     if len(text) > MAX_GRAMMAR_CHARS:
         raise GrammarError(f"it has more than {MAX_GRAMMAR_CHARS} characters")
     return text
-
-
-def _check_lark(grammar: str) -> None:
-    if "%json" in grammar:
-        raise GrammarError("%json isn't supported; send the schema as one")
-    num_intersections = grammar.count("&") + grammar.count("~")
-    if num_intersections > MAX_INTERSECTIONS:
-        raise GrammarError(
-            f"it has & and ~ {num_intersections} times: {MAX_INTERSECTIONS} are the most"
-        )
 
 
 def _named(name: str, part: Part) -> dict[str, Any]:

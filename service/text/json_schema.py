@@ -32,6 +32,10 @@ def check_schema(schema: Mapping[str, Any]) -> None:
     _check_patterns(objects)
 
 
+def has_patterns(schema: Mapping[str, Any]) -> bool:
+    return any("pattern" in one or "patternProperties" in one for one in _objects(schema))
+
+
 def _objects(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     rest: list[Any] = [schema]
     while rest:

@@ -15,6 +15,7 @@ from service.text.reasoning import (
     ReasoningParser,
     find_format as find_reasoning,
 )
+from service.text.spellings import Spellings
 from service.text.tool_format import ToolFormat, find_format as find_tools
 from service.text.tool_parser import CallPiece, ToolParser
 
@@ -24,7 +25,9 @@ class MessageFormat:
     tools: ToolFormat
     reasoning: ReasoningFormat | None
     token_ids: Mapping[str, int]
-    """Of the marks that are control tokens, by their spelling."""
+    """Of the marks that are tokens of their own, by their spelling."""
+    spellings: Spellings
+    """Of all tokens that are more than their text."""
 
     @classmethod
     def find(cls, text: TextModel, *, tool_parser: str, reasoning_parser: str) -> Self:
@@ -35,8 +38,9 @@ class MessageFormat:
             find_reasoning(reasoning_parser, template),
         )
         marks = [*tools.marks, *(reasoning.marks if reasoning else ())]
-        ids = {mark: text.tokenizer.special_id(mark) for mark in marks}
-        return cls(tools, reasoning, {mark: id_ for mark, id_ in ids.items() if id_ is not None})
+        mark_ids = text.tokenizer.mark_ids
+        token_ids = {mark: mark_ids[mark] for mark in marks if mark in mark_ids}
+        return cls(tools, reasoning, token_ids, Spellings(mark_ids))
 
     def place(self, prompt: str, *, begins: bool) -> Place:
         """Where an answer behind this prompt begins; not begins: it goes on with a message."""

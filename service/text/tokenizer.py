@@ -3,6 +3,7 @@
 Everything here is fixed once loaded, so threads may share a tokenizer.
 """
 
+import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Self
@@ -22,6 +23,13 @@ class Tokenizer:
         added = definition.backend.get_added_tokens_decoder()
         self.special_ids = frozenset(id_ for id_, token in added.items() if token.special)
         """Control tokens, which have a meaning and no text."""
+        self.mark_ids = {
+            token.content: id_
+            for id_, token in added.items()
+            if token.special or re.fullmatch("<.*>", token.content)
+        }
+        """Of tokens that are more than their text, by their spelling: all special ones, and those
+        that grammars take for such."""
         self.bos_id = definition.bos_id
         self.eos_id = definition.eos_id
         self.eos_ids = definition.turn_end_ids | _known(self.eos_id)
@@ -71,11 +79,6 @@ class Tokenizer:
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         detokenizer = self.detokenizer(skip_special_tokens=skip_special_tokens)
         return "".join(map(detokenizer.push, ids)) + detokenizer.flush()
-
-    def special_id(self, spelling: str) -> int | None:
-        """Of a control token; None if there is none of that spelling."""
-        token_id = self._backend.token_to_id(spelling)
-        return token_id if token_id in self.special_ids else None
 
     def detokenizer(
         self,
