@@ -67,10 +67,17 @@ class Kind:
 
     def make(self, **changes: Any) -> PreTrainedModel:
         torch.manual_seed(3)
+        config = self.describe(**changes)
+        return _lively(getattr(transformers, self.architecture)(config)).eval()
+
+    def describe(self, **changes: Any) -> PretrainedConfig:
         config_class = getattr(transformers, self.config or f"{self.family}Config")
-        config: PretrainedConfig = config_class(**self.sizes | self.changes | changes)
-        model = getattr(transformers, self.model or f"{self.family}ForCausalLM")(config)
-        return _lively(model).eval()
+        sizes = self.sizes | {"architectures": [self.architecture], "dtype": torch.float32}
+        return config_class(**sizes | self.changes | changes)
+
+    @property
+    def architecture(self) -> str:
+        return self.model or f"{self.family}ForCausalLM"
 
 
 def _lively(model: PreTrainedModel) -> PreTrainedModel:

@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
+from torch.testing import assert_close
 
 from model.attention.reference import PAGE_SIZE, Group, attend, prepare
 from model.batch import Row
@@ -58,7 +60,15 @@ def random_queries(rows: Sequence[Row]) -> Tensor:
     return torch.randn(sum(len(row.token_ids) for row in rows), H, D, dtype=torch.float64)
 
 
-def plain_attention(q_THD: Tensor, layer: LayerCache, rows: Sequence[Row]) -> Tensor:
+def plain_attention(
+    q_THD: Tensor,
+    layer: LayerCache,
+    rows: Sequence[Row],
+    *,
+    window: int = 1000,
+    scale: float = D**-0.5,
+    softcap: float | None = None,
+) -> Tensor:
     outputs = []
     queries = iter(q_THD)
     for row in rows:
@@ -66,9 +76,11 @@ def plain_attention(q_THD: Tensor, layer: LayerCache, rows: Sequence[Row]) -> Te
         kv_JCD = layer.gather(chunks[None])[0]
         for position in range(row.start, row.start + len(row.token_ids)):
             q_HD = next(queries)
-            seen_JCD = kv_JCD[:, : position + 1]
+            seen_JCD = kv_JCD[:, max(0, position + 1 - window) : position + 1]
             k_HCD, v_HCD = seen_JCD.repeat_interleave(H // K, 0).chunk(2)
-            scores_HC = (k_HCD @ q_HD[:, :, None])[..., 0] / math.sqrt(D)
+            scores_HC = (k_HCD @ q_HD[:, :, None])[..., 0] * scale
+            if softcap is not None:
+                scores_HC = softcap * torch.tanh(scores_HC / softcap)
             outputs.append((scores_HC.softmax(-1)[:, None] @ v_HCD)[:, 0])
     return torch.stack(outputs)
 
@@ -117,3 +129,94 @@ def test_no_query_is_padded_and_keys_only_to_the_longest_of_the_group() -> None:
 def test_a_group_ends_where_padding_would_cost_more(context: int, num_groups: int) -> None:
     plan = plan_of(rows_of([(1, 15), (1, context)]))
     assert len(plan) == num_groups
+
+
+def one_page(k_CD: Tensor, v_CD: Tensor) -> LayerCache:
+    """One sequence of so many keys and values, of one head."""
+    config = replace(CONFIG, num_kv_heads=1, head_dim=k_CD.shape[1], positions="learned")
+    cache = KVCache.allocate(config, num_pages=1, page_size=PAGE_SIZE, dtype=torch.float64)
+    slots = torch.arange(len(k_CD))
+    kv_TJD = torch.stack((k_CD, v_CD), dim=1).double()
+    cache.layers[0].write(kv_TJD, page_ids_T=slots * 0, offsets_T=slots)
+    return cache.layers[0]
+
+
+def attended(q_TD: Tensor, layer: LayerCache, *, start: int = 0, **how: float) -> Tensor:
+    """By so many last tokens of that sequence."""
+    batch = pack([Row([0] * len(q_TD), start, [0], None)], page_size=PAGE_SIZE)
+    plan = prepare(batch, num_kv_heads=1, dtype=torch.float64)
+    return attend(q_TD[:, None].double(), layer, plan, **how)[:, 0]
+
+
+def weights(q_D: Tensor, k_CD: Tensor, **how: float) -> list[float]:
+    """Of each key, by values that each have a dimension of their own."""
+    width = max(len(q_D), len(k_CD))
+    padded_CD = torch.zeros(len(k_CD), width).double()
+    padded_CD[:, : k_CD.shape[1]] = k_CD
+    q_TD = torch.zeros(1, width).double()
+    q_TD[0, : len(q_D)] = q_D
+    layer = one_page(padded_CD, torch.eye(len(k_CD), width))
+    how = {"scale": len(q_D) ** -0.5} | how
+    return attended(q_TD, layer, start=len(k_CD) - 1, **how)[0, : len(k_CD)].tolist()
+
+
+def test_a_score_is_the_scaled_product() -> None:
+    """q = (2, -1, 0.5) and k = (1, 3, 4) meet at 2 - 3 + 2 = 1, over √3; another key, at 0."""
+    found = weights(torch.tensor([2.0, -1, 0.5]), torch.tensor([[1.0, 3, 4], [0, 0, 0]]))
+    score = math.log(found[0] / found[1])
+    assert score == pytest.approx(1 / math.sqrt(3))
+    assert score == pytest.approx(0.577, abs=5e-4)
+
+
+def test_a_verb_looks_at_its_nouns() -> None:
+    """Five tokens: two nouns score 2.0, the others 0; d = 4, so e¹ against e⁰, of 2e + 3."""
+    keys = torch.tensor([[0.0, 0, 0, 0], [2, 0, 0, 0], [0, 0, 0, 0], [0, 2, 0, 0], [0, 0, 0, 0]])
+    found = weights(torch.tensor([1.0, 1, 0, 0]), keys)
+    assert [round(weight, 2) for weight in found] == [0.12, 0.32, 0.12, 0.32, 0.12]
+
+
+def test_values_are_mixed_by_their_weights() -> None:
+    """Keys whose scores are the logarithms of the weights; the mean of the values is by hand."""
+    wanted = torch.tensor([0.03, 0.62, 0.08, 0.05, 0.12, 0.04, 0.06])
+    values = [[0.2, 0.6], [0.8, 0.3], [0.2, 0.9], [0.4, 1], [0.4, 0.5], [0.1, 0.6], [0.5, 1]]
+    keys = torch.stack((wanted.log(), torch.zeros(7)), dim=1)
+    layer = one_page(keys, torch.tensor(values))
+    mixed = attended(torch.tensor([[1.0, 0]]), layer, start=6, scale=1.0)[0]
+    assert [round(value, 2) for value in mixed.tolist()] == [0.62, 0.47]
+
+
+def test_a_first_token_attends_to_itself_alone() -> None:
+    torch.manual_seed(0)
+    v_CD = torch.randn(5, 4).double()
+    out_TD = attended(torch.randn(5, 4), one_page(torch.randn(5, 4), v_CD))
+    assert torch.equal(out_TD[0], v_CD[0])
+
+
+def test_permuted_tokens_are_the_same_to_a_query_that_sees_them_all() -> None:
+    torch.manual_seed(0)
+    q_TD, k_CD, v_CD = torch.randn(1, 4), torch.randn(6, 4), torch.randn(6, 4)
+    order = torch.randperm(6)
+    one, other = (
+        attended(q_TD, one_page(k, v), start=5)
+        for k, v in ((k_CD, v_CD), (k_CD[order], v_CD[order]))
+    )
+    torch.testing.assert_close(one, other)
+
+
+def test_a_softcap_bounds_scores_by_a_hyperbolic_tangent() -> None:
+    """Scores of 3 and 0 under a cap of 2 are 2·tanh(1.5) and 0."""
+    found = weights(torch.tensor([3.0]), torch.tensor([[1.0], [0.0]]), softcap=2.0)
+    assert math.log(found[0] / found[1]) == pytest.approx(2 * math.tanh(1.5))
+
+
+def test_a_window_is_cut_out_of_the_context() -> None:
+    rows = rows_of([(3, 40), (1, 20), (17, 0)])
+    q_THD, layer = random_queries(rows), random_layer()
+    batch = pack(rows, page_size=PAGE_SIZE)
+    windowed = prepare(batch, num_kv_heads=K, dtype=torch.float64, window=5)
+    out_THD = attend(q_THD, layer, windowed)
+    assert_close(out_THD, plain_attention(q_THD, layer, rows, window=5))
+    assert_close(
+        attend(q_THD, layer, windowed, scale=0.7, softcap=1.5),
+        plain_attention(q_THD, layer, rows, window=5, scale=0.7, softcap=1.5),
+    )

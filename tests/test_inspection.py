@@ -24,12 +24,9 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.inspection.builds", lambda: [])
 
 
-def describe(folder: Path, kind: str, **changes: Any) -> Path:
+def describe(folder: Path, kind: str) -> Path:
     """config.json alone."""
-    theirs = KINDS[kind].make(**changes)
-    theirs.config.dtype = torch.bfloat16
-    theirs.config.architectures = [type(theirs).__name__]
-    theirs.config.save_pretrained(folder)
+    KINDS[kind].describe(dtype=torch.bfloat16).save_pretrained(folder)
     return folder
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from model.masks import additive, causal_mask, padding_mask
+from model.masks import additive, causal_mask, padding_mask, window_mask
 
 
 def test_causal_mask_is_the_picture() -> None:
@@ -19,6 +19,22 @@ def test_causal_mask_is_the_picture() -> None:
 def test_causal_mask_takes_one_row_of_positions_per_sequence() -> None:
     mask = causal_mask(torch.tensor([[0, 1], [1, 2]]), num_keys=3)
     assert mask.int().tolist() == [[[1, 0, 0], [1, 1, 0]], [[1, 1, 0], [1, 1, 1]]]
+
+
+def test_window_mask_is_the_picture() -> None:
+    positions = torch.tensor([2, 3, 4])
+    mask = window_mask(positions, num_keys=6, window=2)
+    assert mask.int().tolist() == [
+        [0, 1, 1, 1, 1, 1],
+        [0, 0, 1, 1, 1, 1],
+        [0, 0, 0, 1, 1, 1],
+    ]
+    both = mask & causal_mask(positions, num_keys=6)
+    assert both.int().tolist() == [
+        [0, 1, 1, 0, 0, 0],
+        [0, 0, 1, 1, 0, 0],
+        [0, 0, 0, 1, 1, 0],
+    ]
 
 
 def test_padding_mask_is_the_picture() -> None:
@@ -60,3 +76,13 @@ def test_causal_attention_by_hand() -> None:
     mask = additive(causal_mask(torch.arange(3), num_keys=3), dtype=torch.float32)
     attended = scaled_dot_product_attention(q, k, v, attn_mask=mask)
     assert attended.flatten().tolist() == pytest.approx([6, 4, 3])
+
+
+def test_a_window_of_one_sees_itself_alone() -> None:
+    v = torch.tensor([[[6.0], [2.0], [1.0]]])
+    mask = causal_mask(torch.arange(3), num_keys=3)
+    mask &= window_mask(torch.arange(3), num_keys=3, window=1)
+    attended = scaled_dot_product_attention(
+        torch.zeros(1, 3, 4), torch.zeros(1, 3, 4), v, attn_mask=additive(mask, dtype=torch.float32)
+    )
+    assert attended.flatten().tolist() == [6, 2, 1]
