@@ -80,11 +80,13 @@ INLINE void weigh_block(State *state, int q, int64_t first_position, int num_pag
         most = larger(most, scores[page]);
     }
     float largest_score = largest(most);
-    f32x16 shrink = exp2_of(all(state->most[q] - largest_score));
-    state->most[q] = largest_score;
-    state->total[q] *= shrink;
-    for (int vector = 0; vector < vectors; vector++)
-        state->out[vector][q] *= shrink;
+    if (largest_score > state->most[q]) {
+        f32x16 shrink = exp2_of(all(state->most[q] - largest_score));
+        state->most[q] = largest_score;
+        state->total[q] *= shrink;
+        for (int vector = 0; vector < vectors; vector++)
+            state->out[vector][q] *= shrink;
+    }
     for (int page = 0; page < num_pages; page++) {
         uint16_t *weights = state->weights[q] + page * PAGE_SIZE;
         store_bf16(weights, exp2_of(scores[page] - largest_score));

@@ -168,7 +168,7 @@ static void end_block(const f32x16 *y, int num_rows, int count, int adds, float 
 static void end_pair(f32x16 *gate, const f32x16 *up, int num_rows)
 {
     for (int row = 0; row < num_rows; row++) {
-        f32x16 e = exp2_of(larger(gate[row] * -1.442695041f, all(-126)));
+        f32x16 e = exp2_of(-larger(gate[row] * 1.442695041f, all(-126)));
         gate[row] = gate[row] / (e + 1.0f) * up[row];
     }
 }

@@ -169,9 +169,14 @@ INLINE f32x16 from_bf16(const uint16_t *from)
 
 INLINE void store_bf16(uint16_t *to, f32x16 x)
 {
+#ifdef __AVX512BF16__
+    __m256bh narrow = _mm512_cvtneps_pbh((__m512)x);
+    memcpy(to, &narrow, sizeof narrow);
+#else
     u32x16 bits = (u32x16)x;
     u16x16 halves = __builtin_convertvector((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16, u16x16);
     memcpy(to, &halves, sizeof halves);
+#endif
 }
 
 /* Halves (IEEE 754's binary16), finite ones. */
