@@ -5,8 +5,10 @@ Knows stdlib logging only. Prompts, outputs and keys are never handed to it.
 
 import json
 import logging
+import os
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -14,6 +16,7 @@ from queue import Full, Queue
 from threading import Thread
 from typing import Any
 
+STDERR = 2
 MAX_LINES = 10_000
 FLUSH_SECONDS = 2.0
 
@@ -77,15 +80,23 @@ class PrettyFormatter(logging.Formatter):
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
+def write_stderr(line: bytes) -> None:
+    """To the file itself: what Python buffers for a full disk, or for a reader who doesn't read,
+    would have to be got rid of before the process may end."""
+    with suppress(OSError):
+        while line:
+            line = line[os.write(STDERR, line) :]
+
+
 class LineQueue(logging.Handler):
     """Hands lines to a thread, which may have to wait for whoever reads them, or for a disk.
 
     The event loop never does: past MAX_LINES, lines are lost, and their number is told.
     """
 
-    def __init__(self, target: logging.Handler) -> None:
+    def __init__(self, write: Callable[[bytes], None]) -> None:
         super().__init__()
-        self._target = target
+        self._write_line = write
         self._records: Queue[logging.LogRecord | None] = Queue(MAX_LINES)
         self._num_lost = 0
         self._thread = Thread(target=self._write, daemon=True)
@@ -106,11 +117,14 @@ class LineQueue(logging.Handler):
 
     def _write(self) -> None:
         while (record := self._records.get()) is not None:
-            self._target.handle(record)
+            self._write_record(record)
             if self._num_lost:
                 num_lost, self._num_lost = self._num_lost, 0
-                self._target.handle(_loss(num_lost))
+                self._write_record(_loss(num_lost))
             self._records.task_done()
+
+    def _write_record(self, record: logging.LogRecord) -> None:
+        self._write_line(f"{self.format(record)}\n".encode(errors="backslashreplace"))
 
 
 def _loss(num_lost: int) -> logging.LogRecord:
@@ -125,8 +139,7 @@ def _utc(seconds: float) -> str:
 def configure(log_format: str) -> None:
     """Send all loggers, the server library's too, to stderr: "json", "pretty", or "auto"."""
     pretty = log_format == "pretty" or (log_format == "auto" and sys.stderr.isatty())
-    stream = logging.StreamHandler()
-    stream.setFormatter(PrettyFormatter() if pretty else JsonFormatter())
-    handler = LineQueue(stream)
+    handler = LineQueue(write_stderr)
+    handler.setFormatter(PrettyFormatter() if pretty else JsonFormatter())
     handler.addFilter(_RequestIdFilter())
     logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)

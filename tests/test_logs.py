@@ -22,11 +22,11 @@ def _root_logger() -> Iterator[None]:
     root.setLevel(level)
 
 
-def written(capsys: pytest.CaptureFixture[str]) -> str:
+def written(capfd: pytest.CaptureFixture[str]) -> str:
     """All lines so far."""
     handler = next(h for h in logging.getLogger().handlers if isinstance(h, logs.LineQueue))
     handler._records.join()
-    return capsys.readouterr().err
+    return capfd.readouterr().err
 
 
 def error_with_cause() -> None:
@@ -36,11 +36,11 @@ def error_with_cause() -> None:
         logging.getLogger("test").exception("it failed")
 
 
-def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_lines(capfd: pytest.CaptureFixture[str]) -> None:
     logs.configure("json")
     logs.begin_request("abc")
     logging.getLogger("test").info("two %s", "words\n", extra={"fields": {"tokens": 5}})
-    line = json.loads(written(capsys))
+    line = json.loads(written(capfd))
     assert datetime.fromisoformat(line.pop("time")).tzinfo == UTC
     assert line == {
         "level": "info",
@@ -51,48 +51,48 @@ def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
     }
 
 
-def test_a_json_line_holds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_json_line_holds_the_traceback(capfd: pytest.CaptureFixture[str]) -> None:
     logs.configure("json")
     error_with_cause()
-    [line] = written(capsys).splitlines()
+    [line] = written(capfd).splitlines()
     assert "KeyError: 'cause'" in json.loads(line)["exception"]
 
 
-def test_pretty_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_pretty_lines(capfd: pytest.CaptureFixture[str]) -> None:
     logs.configure("pretty")
     Context().run(logging.getLogger("test").info, "plain")
-    assert written(capsys).endswith("INFO    plain\n")
+    assert written(capfd).endswith("INFO    plain\n")
     logs.begin_request("abc")
     logging.getLogger("test").warning("two words", extra={"fields": {"tokens": 5}})
-    line = written(capsys)
+    line = written(capfd)
     assert line.endswith("WARNING two words  tokens=5  request_id=abc\n")
     error_with_cause()
-    assert "KeyError: 'cause'" in written(capsys)
+    assert "KeyError: 'cause'" in written(capfd)
 
 
 @pytest.mark.parametrize(("terminal", "pretty"), [(True, True), (False, False)])
 def test_auto_is_pretty_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str],
     terminal: bool,
     pretty: bool,
 ) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
     logs.configure("auto")
     logging.getLogger("test").info("words")
-    assert written(capsys).startswith("{") != pretty
+    assert written(capfd).startswith("{") != pretty
 
 
-def test_outside_of_requests_there_is_no_id(capsys: pytest.CaptureFixture[str]) -> None:
+def test_outside_of_requests_there_is_no_id(capfd: pytest.CaptureFixture[str]) -> None:
     logs.configure("json")
     Context().run(logging.getLogger("test").info, "words")
-    assert "request_id" not in json.loads(written(capsys))
+    assert "request_id" not in json.loads(written(capfd))
 
 
-def test_debug_lines_of_libraries_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_debug_lines_of_libraries_are_left_out(capfd: pytest.CaptureFixture[str]) -> None:
     logs.configure("json")
     logging.getLogger("uvicorn").debug("words")
-    assert written(capsys) == ""
+    assert written(capfd) == ""
 
 
 def test_notes_end_in_the_requests_own_line() -> None:
@@ -103,17 +103,16 @@ def test_notes_end_in_the_requests_own_line() -> None:
     assert logs.begin_request("def") == {}
 
 
-class Stuck(logging.Handler):
+class Stuck:
     """Writes once it may."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.may_write = Event()
         self.lines: list[str] = []
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def __call__(self, line: bytes) -> None:
         assert self.may_write.wait(60)
-        self.lines.append(record.getMessage())
+        self.lines.append(line.decode())
 
 
 def record(message: str) -> logging.LogRecord:
@@ -144,3 +143,9 @@ def test_the_end_does_not_wait_for_a_stuck_reader(monkeypatch: pytest.MonkeyPatc
     lines.close()
     assert target.lines == []
     target.may_write.set()
+
+
+def test_a_line_that_cannot_be_written_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open("/dev/full", "wb") as full:
+        monkeypatch.setattr(logs, "STDERR", full.fileno())
+        logs.write_stderr(b"words")
