@@ -142,11 +142,18 @@ def metadata_of(model: PreTrainedModel) -> Metadata:
     return {key: value for key, value in known.items() if value is not None}
 
 
-def write(path: Path, file: File, model: PreTrainedModel) -> None:
+def write(
+    path: Path, file: File, model: PreTrainedModel, tokenizer: dict[str, Any] | None = None
+) -> None:
     writer = gguf.GGUFWriter(path, file.architecture)
+    add: dict[type, Any] = {
+        **{int: writer.add_uint32, float: writer.add_float32, str: writer.add_string},
+        **{bool: writer.add_bool, list: writer.add_array},
+    }
     for key, value in (metadata_of(model) | file.metadata).items():
-        add: Any = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
         add[type(value)](f"{file.architecture}.{key}", value)
+    for key, value in (tokenizer or {}).items():
+        add[type(value)](key, value)
     architecture = next(a for a, n in gguf.MODEL_ARCH_NAMES.items() if n == file.architecture)
     names = gguf.get_tensor_name_map(architecture, model.config.num_hidden_layers)
     for name, tensor in file.tensors(model):
