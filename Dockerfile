@@ -13,8 +13,6 @@ FROM ${BASE_IMAGE} AS build
 RUN apt-get update \
     && apt-get install -y --no-install-recommends gcc libc6-dev \
     && rm -rf /var/lib/apt/lists/*
-# Where pip asks, for networks with mirrors or certificates of their own.
-ARG PIP_INDEX_URL PIP_FIND_LINKS PIP_CERT
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
 COPY constraints.txt pyproject.toml ./
@@ -24,25 +22,40 @@ print(*p["dependencies"], *p["optional-dependencies"]["hub"], sep="\n")' > requi
 
 # What octavo needs is a layer of its own, which a change of octavo leaves in the cache.
 FROM build AS build-cpu
+# Where pip asks, for networks with mirrors or certificates of their own.
+ARG PIP_INDEX_URL
+ARG PIP_FIND_LINKS
+ARG PIP_CERT
 # PyPI's torch for Linux is the one with CUDA; PyTorch's own index has that for CPUs alone, of the same
 # version with +cpu behind it, which pip prefers.
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 RUN --mount=type=cache,target=/root/.cache/pip \
-    /opt/octavo/bin/pip install --extra-index-url "${TORCH_INDEX}" \
+    /opt/octavo/bin/pip install --constraint constraints.txt pip \
+    && /opt/octavo/bin/pip install --extra-index-url "${TORCH_INDEX}" \
         --constraint constraints.txt --requirement requirements.txt
 COPY . .
+# Of torch, what only its own tests and C++ programs use goes: 190 MB.
 RUN --mount=type=cache,target=/root/.cache/pip \
-    /opt/octavo/bin/pip install --no-deps --build-constraint constraints.txt .
+    /opt/octavo/bin/pip install --no-deps --build-constraint constraints.txt . \
+    && rm -r /opt/octavo/lib/python3*/site-packages/torch/test \
+        /opt/octavo/lib/python3*/site-packages/torch/include \
+    && find /opt/octavo/lib/python3*/site-packages/torch/bin -type f ! -name torch_shm_manager -delete
 
 FROM build AS build-cuda
+ARG PIP_INDEX_URL
+ARG PIP_FIND_LINKS
+ARG PIP_CERT
 RUN --mount=type=cache,target=/root/.cache/pip \
-    /opt/octavo/bin/pip install --constraint constraints.txt --requirement requirements.txt
+    /opt/octavo/bin/pip install --constraint constraints.txt pip \
+    && /opt/octavo/bin/pip install --constraint constraints.txt --requirement requirements.txt
 COPY . .
 RUN --mount=type=cache,target=/root/.cache/pip \
     /opt/octavo/bin/pip install --no-deps --build-constraint constraints.txt .
 
 FROM ${BASE_IMAGE} AS runtime
-# A number, as the kubelet can't tell whether a name is root's. It owns nothing in the image.
+# Whose a new volume is, that Docker mounts there.
+RUN install -d -o 10001 -g 10001 /models
+# A number, as the kubelet can't tell whether a name is root's.
 USER 10001:10001
 ENV PATH=/opt/octavo/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
