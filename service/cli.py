@@ -1,6 +1,6 @@
 """The command line, where it is all put together.
 
-    octavo serve | generate | chat | pull | inspect | simulate | bench
+    octavo serve | generate | chat | pull | inspect | doctor | simulate | bench
 
 Errors that a user can mend are one line on stderr: exit code 2 for the command line's own, 1 for
 the rest.
@@ -18,7 +18,17 @@ from typing import Annotated
 import typer
 
 from model.errors import ModelError
-from service import app as api, bench as load, hub, inspection, logs, server, sockets, terminal
+from service import (
+    app as api,
+    bench as load,
+    doctor as physician,
+    hub,
+    inspection,
+    logs,
+    server,
+    sockets,
+    terminal,
+)
 from service.auth import KeyRing, read_keys
 from service.boot import Boot
 from service.config import (
@@ -143,6 +153,13 @@ def inspect_model(model: ModelArgument = DEFAULT_MODEL, *, json: JsonOption = Fa
     """Say what MODEL is and what it costs to run, without loading it; config.json alone will do."""
     facts = inspection.inspect(hub.resolve(model))
     print(dumps(facts, indent=2) if json else inspection.show(facts))
+
+
+@app.command()
+@with_knobs
+def doctor(model: ModelArgument = DEFAULT_MODEL, *, server_config: ServerConfig) -> None:
+    """Look at this machine as `octavo serve` with the same options would, and say what to do."""
+    physician.run(model, server_config)
 
 
 @app.command()

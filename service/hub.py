@@ -80,6 +80,15 @@ def resolve(model: str) -> Path:
     )
 
 
+def find(model: str) -> Path | None:
+    """Where MODEL is, if it is here already; None where it is to be fetched."""
+    if packaged := find_packaged(model):
+        path = cache_dir() / "models" / packaged.file_name
+        return path if path.exists() else None
+    path = Path(model).expanduser()
+    return None if HUB_ID.fullmatch(model) and not path.exists() else resolve(model)
+
+
 def public_names(model: str) -> str:
     """What clients may call MODEL, as in --served-model-name; never a path of this machine."""
     if packaged := find_packaged(model):

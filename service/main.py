@@ -13,6 +13,7 @@ from importlib.util import LazyLoader, find_spec, module_from_spec
 LAZY = (
     "importlib.metadata",
     "service.app",
+    "service.doctor",
     "service.engine.client",
     "service.hub",
     "service.inspection",
