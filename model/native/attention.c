@@ -94,26 +94,29 @@ INLINE void weigh_block(State *state, int q, int64_t first_position, int num_pag
     }
 }
 
-INLINE void add_page(const int num_queries, State *state, int page, const uint16_t *values, int D)
-{
-    const uint16_t *weights[TILE_QUERIES];
-    for (int q = 0; q < num_queries; q++)
-        weights[q] = state->weights[q] + page * PAGE_SIZE;
-    for (int vector = 0; vector < D / LANES; vector++) {
-        f32x16 sums[TILE_QUERIES];
-        for (int q = 0; q < num_queries; q++)
-            sums[q] = state->out[vector][q];
-        add_pairs(num_queries, sums, values + vector * 2 * LANES, 2 * D, weights, PAGE_SIZE / 2);
-        for (int q = 0; q < num_queries; q++)
-            state->out[vector][q] = sums[q];
-    }
-}
-
 /* A head's keys in a page, or its values. */
 INLINE const uint16_t *chunk_of(const Attention *attention, int64_t page, int kv_head, int is_value)
 {
     const size_t at = ((size_t)page * attention->num_kv_heads + kv_head) * 2 + is_value;
     return attention->pool + at * PAGE_SIZE * attention->head_dim;
+}
+
+/* LANES dimensions of the values of a block, weighed and added up. */
+INLINE void add_values(const int num_queries, State *state, int vector,
+                       const uint16_t *const *values, int num_pages, int D)
+{
+    f32x16 sums[TILE_QUERIES];
+    for (int q = 0; q < num_queries; q++)
+        sums[q] = state->out[vector][q];
+    for (int page = 0; page < num_pages; page++) {
+        const uint16_t *weights[TILE_QUERIES];
+        for (int q = 0; q < num_queries; q++)
+            weights[q] = state->weights[q] + page * PAGE_SIZE;
+        add_pairs(num_queries, sums, values[page] + vector * 2 * LANES, 2 * D, weights,
+                  PAGE_SIZE / 2);
+    }
+    for (int q = 0; q < num_queries; q++)
+        state->out[vector][q] = sums[q];
 }
 
 INLINE void attend_block(const int num_queries, State *state, const Attention *attention,
@@ -124,8 +127,11 @@ INLINE void attend_block(const int num_queries, State *state, const Attention *a
         score_page(num_queries, state, page, chunk_of(attention, pages[page], kv_head, 0), D);
     for (int q = 0; q < num_queries; q++)
         weigh_block(state, q, first_position, num_pages, D / LANES);
+    const uint16_t *values[BLOCK_PAGES];
     for (int page = 0; page < num_pages; page++)
-        add_page(num_queries, state, page, chunk_of(attention, pages[page], kv_head, 1), D);
+        values[page] = chunk_of(attention, pages[page], kv_head, 1);
+    for (int vector = 0; vector < D / LANES; vector++)
+        add_values(num_queries, state, vector, values, num_pages, D);
 }
 
 static void begin(State *state, const Attention *attention, const Tile *tile, int kv_head)
@@ -151,9 +157,11 @@ static void finish(State *state, const Attention *attention, const Tile *tile, i
         int token = tile->first_token + (tile->first + q) / G;
         int head = kv_head * G + (tile->first + q) % G;
         float *out = attention->out + (size_t)token * attention->out_stride + head * dim;
-        float total = sum(state->total[q]);
-        for (int d = 0; d < dim; d++)
-            out[d] = state->out[d / LANES][q][d % LANES] / total;
+        f32x16 share = all(1 / sum(state->total[q]));
+        for (int d = 0; d < dim; d += LANES) {
+            f32x16 part = state->out[d / LANES][q] * share;
+            memcpy(out + d, &part, sizeof(float) * (size_t)(dim - d < LANES ? dim - d : LANES));
+        }
     }
 }
 
