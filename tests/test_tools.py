@@ -318,6 +318,14 @@ def test_requests_that_are_none_are_refused(asked: dict[str, Any], param: str | 
     assert param is None or error["param"] == param
 
 
+def test_tools_may_be_too_many_together() -> None:
+    schema = {"enum": [f"value {i}" for i in range(300)]}
+    tools = [tool(f"f{i}", {"properties": {"a": schema}}) for i in range(30)]
+    error = CLIENT.chat(tools=tools).json()["error"]
+    assert error["param"] == "tools"
+    assert "65536 characters" in error["message"]
+
+
 def test_only_assistants_call() -> None:
     call = {"function": {"name": "f"}}
     answer = CLIENT.chat(messages=[{"role": "user", "content": "", "tool_calls": [call]}])
