@@ -11,7 +11,9 @@ from transformers import LlamaForCausalLM
 from model.batch import Batch, Row, SampledToken, SamplingParams, Scoring
 from model.errors import ModelError
 from model.kv_cache import page_bytes
+from model.rope import inverse_frequencies
 from model.runner import TorchRunner, load_runner
+from tests.families import KINDS, LONG_FACTORS, SHORT_FACTORS, SIZES
 from tests.tiny_llama import CONFIG, empty_cache, random_transformer, transformers_llama
 
 GREEDY = SamplingParams(temperature=0)
@@ -236,3 +238,20 @@ def test_vectors_are_those_of_the_tokens_in_any_chunks(folder: Path, cuts: list[
             torch.testing.assert_close(vector, expected, rtol=1e-4, atol=1e-4)
         total += vector
     torch.testing.assert_close(total, reference.sum(0), rtol=1e-4, atol=1e-3)
+
+
+def test_int8_is_refused_for_all_but_plain_llama(tmp_path: Path) -> None:
+    KINDS["Qwen3"].make().save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=r"int8, which runs plain Llama models only.*this qwen3"):
+        load(tmp_path, quantization="int8")
+    assert load(tmp_path, quantization="auto").vocab_size == SIZES["vocab_size"]
+
+
+@pytest.mark.parametrize(("max_model_len", "factor"), [(0, "long"), (32, "short")])
+def test_rotations_go_by_the_context_that_is_served(
+    max_model_len: int, factor: str, tmp_path: Path
+) -> None:
+    KINDS["Phi-3, long"].make().save_pretrained(tmp_path)
+    config = load(tmp_path, max_model_len=max_model_len)._model.config
+    divisor = {"long": LONG_FACTORS, "short": SHORT_FACTORS}[factor][1]
+    assert inverse_frequencies(config)[1].item() == pytest.approx(1000 ** (-1 / 4) / divisor)
