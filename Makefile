@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check
 PINNED := --constraint constraints.txt --build-constraint constraints.txt
 
-.PHONY: serve test bench soak check lint type clean
+.PHONY: audit sbom serve test bench soak check lint type clean
 
 serve: $(VENV)/installed
 	$(BIN)/octavo serve $(MODEL)
@@ -44,6 +44,12 @@ lint: $(VENV)/installed-dev
 type: $(VENV)/installed-dev
 	$(BIN)/mypy
 
+audit: $(VENV)/audit  # asks PyPI for known vulnerabilities
+	$(VENV)/audit/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip
+
+sbom: $(VENV)/audit $(VENV)/installed
+	$(VENV)/audit/bin/cyclonedx-py environment $(VENV) --of JSON -o sbom.json
+
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage*
 
@@ -58,6 +64,11 @@ $(VENV)/installed: $(VENV)/pip pyproject.toml hatch_build.py $(wildcard model/na
 
 $(VENV)/installed-dev: $(VENV)/installed
 	$(PIP_INSTALL) $(PINNED) --editable '.[hub]' --group dev --group loadtests
+	touch $@
+
+$(VENV)/audit: pyproject.toml
+	$(PYTHON) -m venv $@
+	$@/bin/pip install --disable-pip-version-check --group audit
 	touch $@
 
 include deploy/deploy.mk
