@@ -85,11 +85,11 @@ class Fields:
             raise self._wrong(name, value, "true or false")
         return value
 
-    def group(self, name: str) -> "Fields":
+    def group(self, name: str, defaults: Mapping[str, Any] | None = None) -> "Fields":
         value = self._present(name, {})
         if not isinstance(value, dict):
             raise self._wrong(name, value, "an object")
-        return Fields(value, runs=self._runs)
+        return Fields({**(defaults or {}), **value}, runs=self._runs)
 
     def require(self, name: str, wanted: object) -> None:
         if self.get(name) != wanted:

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from model.config import ModelConfig
 from model.errors import ModelError
 from model.families.hugging_face import describe
 from model.fields import Fields
@@ -124,6 +125,39 @@ def test_a_bare_model_with_its_masks_is_read(kind: str, tmp_path: Path) -> None:
 
     rewrite(tmp_path, older)
     assert_same_logits(Pair(load(tmp_path), pair.theirs, pair.prompts))
+
+
+@pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model."])
+def test_of_a_model_with_images_the_text_side_is_read(prefix: str, tmp_path: Path) -> None:
+    pair = make_pair(KINDS["Gemma 3"], tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    whole = {"architectures": ["Gemma3ForConditionalGeneration"], "text_config": config}
+    (tmp_path / "config.json").write_text(json.dumps(whole))
+
+    def with_images(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        seen = {f"{part}.x": torch.ones(3) for part in ("vision_tower", "multi_modal_projector")}
+        return {prefix + name.removeprefix("model."): t for name, t in tensors.items()} | seen
+
+    rewrite(tmp_path, with_images)
+    assert_same_logits(Pair(load(tmp_path), pair.theirs, pair.prompts))
+
+
+def test_the_description_of_a_text_side_may_leave_out_sizes() -> None:
+    """As that of gemma-3-4b-it does."""
+    text = {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34}
+    rope = {"rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024}
+    values = describe(
+        {"architectures": ["Gemma3ForConditionalGeneration"], "text_config": text | rope}
+    )
+    config = ModelConfig(**values)
+    assert (config.num_heads, config.num_kv_heads, config.head_dim) == (8, 4, 256)
+    assert (config.vocab_size, config.context_len, config.sliding_window) == (
+        262_208,
+        131_072,
+        1024,
+    )
+    assert (config.rope_theta, config.local_rope_theta) == (1_000_000, 10_000)
+    assert len(config.local_layers) == 29
 
 
 @pytest.mark.parametrize("kind", ["Gemma 2", "GPT-2", "Mixtral"])

@@ -45,6 +45,7 @@ FAMILIES = {
     "GemmaForCausalLM": Family("gemma", "Gemma", llamas.gemma),
     "Gemma2ForCausalLM": Family("gemma2", "Gemma 2", llamas.gemma2),
     "Gemma3ForCausalLM": Family("gemma3", "Gemma 3", llamas.gemma3),
+    "Gemma3ForConditionalGeneration": Family("gemma3", "Gemma 3", llamas.gemma3_with_images),
     "Phi3ForCausalLM": Family("phi3", "Phi-3", llamas.phi3),
     "SmolLM3ForCausalLM": Family("smollm3", "SmolLM3", llamas.smollm3),
     "Olmo2ForCausalLM": Family("olmo2", "OLMo 2", llamas.olmo2),

@@ -14,6 +14,15 @@ from model.families.common import (
 from model.families.rope import DEFAULT_THETA, read_scaling
 from model.fields import Fields
 
+GEMMA_3_SIZES = {
+    "vocab_size": 262_208,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "max_position_embeddings": 131_072,
+    "sliding_window": 4096,
+}
+
 
 def llama(config: Fields) -> Values:
     config.allow("hidden_act", "silu")
@@ -96,6 +105,11 @@ def gemma3(config: Fields) -> Values:
     period = config.integer("sliding_window_pattern", 6)
     windows = window_by_layer(config, lambda layer: (layer + 1) % period != 0)
     return gemma2(config) | windows | {"qk_norm": "head"} | _gemma3_rope(config)
+
+
+def gemma3_with_images(config: Fields) -> Values:
+    """The text's side of it, whose description leaves out what is as in the first of them."""
+    return gemma3(config.group("text_config", GEMMA_3_SIZES))
 
 
 def _gemma3_rope(config: Fields) -> Values:

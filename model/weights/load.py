@@ -30,7 +30,6 @@ from model.weights.names import (
     hugging_face_places,
     is_redundant,
     num_parameters,
-    prefix_of,
 )
 from model.weights.stored import StoredTensor, read_all
 
@@ -120,8 +119,7 @@ def _source(path: Path, config: ModelConfig) -> tuple[dict[str, Place], list[Sto
         places, tensors = gguf_places(config), gguf_tensors.stored_tensors(path)
     else:
         tensors = safetensors.stored_tensors(path)
-        bare = not any(tensor.name.startswith(prefix_of(config)) for tensor in tensors)
-        places = hugging_face_places(config, bare=bare)
+        places = hugging_face_places(config, {tensor.name for tensor in tensors})
     tensors = [tensor for tensor in tensors if not is_redundant(tensor.name, places)]
     _check(tensors, places, config)
     return places, tensors

@@ -41,6 +41,16 @@ NORMS = {
 """What norms a block has, by ModelConfig.residual."""
 
 
+OTHER_PREFIXES = ("", "language_model.model.", "model.language_model.")
+"""What names begin with in files of a bare model, and of one that takes images as well."""
+PARTS_FOR_IMAGES = tuple(
+    f"{prefix}{part}."
+    for prefix in ("", "model.")
+    for part in ("vision_tower", "multi_modal_projector")
+)
+"""Of models of which octavo runs the text's side alone."""
+
+
 class Change(NamedTuple):
     """What is done to a stored tensor; see model.weights.changes."""
 
@@ -72,16 +82,15 @@ class Part(NamedTuple):
     expert: int = 0
 
 
-def hugging_face_places(config: ModelConfig, *, bare: bool = False) -> dict[str, Place]:
-    """bare: without the prefix that says which kind of model the file is of."""
+def hugging_face_places(config: ModelConfig, names: Container[str]) -> dict[str, Place]:
+    """names: of the tensors that are there, which tell what they begin with."""
     table = HUGGING_FACE[config.family]
     if config.family == "falcon" and config.parallel == "two norms":
         table = table._replace(names={**table.names, **TWO_NORMS_IN_FALCON})
-    return _all_places(config, table._replace(prefix="") if bare else table)
-
-
-def prefix_of(config: ModelConfig) -> str:
-    return HUGGING_FACE[config.family].prefix
+    embedding = f"{table.names['embedding']}.weight"
+    prefixes = (table.prefix, *OTHER_PREFIXES)
+    prefix = next((p for p in prefixes if p + embedding in names), table.prefix)
+    return _all_places(config, table._replace(prefix=prefix))
 
 
 def gguf_places(config: ModelConfig) -> dict[str, Place]:
@@ -97,7 +106,9 @@ def gguf_places(config: ModelConfig) -> dict[str, Place]:
 def is_redundant(name: str, places: Container[str]) -> bool:
     """What some files hold besides the weights that are used, and what we know already."""
     unused = name in HEADS or name in (LONG_DIVISORS, SHORT_DIVISORS)
-    return name not in places and (unused or name.endswith(BUFFERS))
+    return name not in places and (
+        unused or name.endswith(BUFFERS) or name.startswith(PARTS_FOR_IMAGES)
+    )
 
 
 def num_parameters(config: ModelConfig) -> int:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 class Table(NamedTuple):
     prefix: str
-    """What all names but the head's begin with, except in files of the bare model."""
+    """What all names but the head's begin with, in most files."""
     layer: str
     names: Mapping[str, str]
     transposed: bool = False
