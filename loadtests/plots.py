@@ -29,6 +29,9 @@ STYLE: dict[Any, Any] = {
 }
 LOG_LEVELS = 4
 """Loads of as many levels grow by factors, as a rule, and then so does the axis."""
+FINE_SPAN = 200
+SHORTEST_MS = 0.1
+"""Gaps are drawn no shorter: two tokens that came in one piece have none between them."""
 Value = Callable[[Level], float | None]
 
 
@@ -139,8 +142,10 @@ def _distributions(reports: Sequence[Report]) -> Figure:
 
 
 def _scale_times(axes: Axes) -> None:
+    """After the lines are drawn: the more they span, the fewer numbers have room."""
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    low, high = axes.get_xlim()
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < FINE_SPAN * low else (1,)))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("milliseconds")
@@ -151,7 +156,7 @@ def _curves(axes: Axes, report: Report, times: str, style: str) -> None:
         found: Times | None = getattr(level, times)
         if found is not None:
             label = f"{report.label} {level.label}"
-            milliseconds = np.maximum(np.array(found.curve) * 1e3, 0.01)
+            milliseconds = np.maximum(np.array(found.curve) * 1e3, SHORTEST_MS)
             shares = np.linspace(0, 1, len(found.curve))
             axes.plot(milliseconds, shares, color=colour, linestyle=style, label=label)
 
