@@ -210,8 +210,6 @@ class HttpProtocol(HttpToolsProtocol):
     # What isn't waited for
 
     def _await(self, what: Awaited | None) -> None:
-        if what == self._awaited == "head":
-            return  # its time runs from its first byte
         self._awaited = what
         if what is None:
             self._stop_timer()
