@@ -118,6 +118,6 @@ def rotate_(x_THD: Tensor, rotation: Rotation) -> Tensor:
 def sinusoids(positions_T: Tensor, width: int, *, dtype: torch.dtype) -> Tensor:
     """The fixed positions of 2017 (arXiv:1706.03762, section 3.5), which are added to embeddings:
     dimension 2i is the sine, 2i + 1 the cosine of an angle."""
-    frequency_F = plain_frequencies(width, 10_000.0)
+    frequency_F = plain_frequencies(width, 10_000.0).to(positions_T.device)
     angle_TF = positions_T.float()[:, None] * frequency_F
     return torch.stack((angle_TF.sin(), angle_TF.cos()), dim=-1).flatten(1).to(dtype)

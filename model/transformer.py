@@ -55,6 +55,8 @@ class Step(NamedTuple):
 
 class Transformer(nn.Module):
     frequency: Tensor
+    local_frequency: Tensor
+    """Of layers that see a window, where it is another."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -66,6 +68,9 @@ class Transformer(nn.Module):
         self.norm = nn.Identity() if config.residual == "sum" else _norm(config)
         self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.register_buffer("frequency", inverse_frequencies(config), persistent=False)
+        if config.local_rope_theta is not None:
+            local = plain_frequencies(config.rotary_dim, config.local_rope_theta)
+            self.register_buffer("local_frequency", local, persistent=False)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -111,34 +116,33 @@ class Transformer(nn.Module):
         return Step(views, batch.page_ids_T, batch.offsets_T)
 
     def _view(self, batch: RaggedBatch, *, is_local: bool) -> View:
-        config = self.config
-        if is_local and config.local_rope_theta is not None:
-            frequency_F = plain_frequencies(config.rotary_dim, config.local_rope_theta)
-        else:
-            frequency_F = self.frequency
-        scale, window = config.rotation_scale, config.sliding_window if is_local else None
+        config, dtype = self.config, self.dtype
+        has_own_theta = is_local and config.local_rope_theta is not None
+        frequency_F = self.local_frequency if has_own_theta else self.frequency
+        scale = 1.0 if has_own_theta else config.rotation_scale
+        window = config.sliding_window if is_local else None
         return View(
-            rotation_at(batch.positions_T, frequency_F, dtype=self.dtype, scale=scale),
-            prepare(batch, num_kv_heads=config.num_kv_heads, dtype=self.dtype, window=window),
+            rotation_at(batch.positions_T, frequency_F, dtype=dtype, scale=scale),
+            prepare(batch, num_kv_heads=config.num_kv_heads, dtype=dtype, window=window),
         )
 
 
 class Block(nn.Module):
-    """Two branches, each added to what goes in. Norms stand where the family has them:
+    """Two branches, each added to what goes in, one after the other or side by side.
+
+    Norms stand where the family has them:
 
     pre        x + f(norm(x))           Llama, GPT-2
     sandwich   x + norm'(f(norm(x)))    Gemma 2
     post       x + norm'(f(x))          OLMo 2
-    sum        norm'(x + f(x))          the first Transformer (arXiv:1706.03762)
+    sum        norm'(x + f(x))          the first Transformer (arXiv:1706.03762), GPT
     """
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
-        self.residual_scale = config.residual_scale
-        self.is_parallel = config.parallel != "no"
-        self.norms_the_sum = config.residual == "sum"
-        before = config.residual in ("pre", "sandwich")
-        behind = config.residual != "pre"
+        self.residual_scale, self.norms_the_sum = config.residual_scale, config.residual == "sum"
+        self.parallel = config.parallel
+        before, behind = config.residual in ("pre", "sandwich"), config.residual != "pre"
         self.attention_norm = _norm(config) if before else nn.Identity()
         self.attention = Attention(config, layer)
         self.attention_post_norm = _norm(config) if behind else nn.Identity()
@@ -155,15 +159,13 @@ class Block(nn.Module):
     def forward(self, x_TW: Tensor, cache: LayerCache, step: Step) -> Tensor:
         normed_TW = self.attention_norm(x_TW)
         attended_TW = self.attention(normed_TW, cache, step)
-        if self.is_parallel:
-            return x_TW + attended_TW + self.feed_forward(self._second_norm(x_TW, normed_TW))
+        if self.parallel != "no":
+            if self.parallel == "two norms":
+                normed_TW = self.feed_forward_norm(x_TW)
+            return x_TW + attended_TW + self.feed_forward(normed_TW)
         x_TW = self._added(x_TW, attended_TW, self.attention_post_norm)
         thought_TW = self.feed_forward(self.feed_forward_norm(x_TW))
         return self._added(x_TW, thought_TW, self.feed_forward_post_norm)
-
-    def _second_norm(self, x_TW: Tensor, normed_TW: Tensor) -> Tensor:
-        one_norm = isinstance(self.feed_forward_norm, nn.Identity)
-        return normed_TW if one_norm else self.feed_forward_norm(x_TW)
 
     def _added(self, x_TW: Tensor, branch_TW: Tensor, norm: nn.Module) -> Tensor:
         if self.norms_the_sum:
