@@ -179,7 +179,9 @@ def test_so_is_one_whose_body_ended_after_its_answer(monkeypatch: pytest.MonkeyP
     late = request(path="/none", connection="keep-alive", body=b"{}")
     with listening(Client(), timeout_keep_alive=1) as address, connected(address) as connection:
         connection.sendall(late[:-1])
-        assert status_of(connection.recv(65536)) == 404
+        response = b""
+        while not response.endswith(b"}}"):
+            response += connection.recv(65536)
         connection.sendall(late[-1:])
         connection.settimeout(20)
         assert connection.recv(1) == b""
@@ -194,9 +196,12 @@ def test_what_comes_of_a_body_after_its_answer_is_passed_over(address: Address) 
         assert status_of(read_all(connection)) == 200
 
 
-def test_a_body_that_goes_on_after_its_answer_ends_the_connection(address: Address) -> None:
+def test_a_body_that_goes_on_after_its_answer_ends_the_connection() -> None:
     begun = request(path="/none", connection="keep-alive", content_length=str(10**12))
-    assert error_of(exchange(address, begun)) == (404, "not_found")
+    with listening(Client(), timeout_keep_alive=1000) as address, connected(address) as connection:
+        connection.sendall(begun)
+        connection.settimeout(15)
+        assert error_of(read_all(connection)) == (404, "not_found")
 
 
 def test_an_answered_body_that_stalls_does_not_hurt_the_next_request(address: Address) -> None:
