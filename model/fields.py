@@ -71,6 +71,12 @@ class Fields:
             return values
         raise self._wrong(name, values, "a list of words")
 
+    def integers(self, name: str) -> list[int] | None:
+        values = self.get(name)
+        if values is None or (isinstance(values, list) and all(_is_number(v, int) for v in values)):
+            return values
+        raise self._wrong(name, values, "a list of whole numbers")
+
     def layers(self, name: str) -> range:
         """All of them, of a number that may be damaged."""
         num_layers = self.integer(name)

@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings, strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -14,6 +16,7 @@ from model.config import ModelConfig
 from model.errors import ModelError
 from model.families.hugging_face import describe
 from model.fields import Fields
+from model.weights.names import num_parameters
 from tests.families import KINDS, LINEAR, LONGROPE, SIZES
 from tests.test_families import Pair, assert_same_logits, load, make_pair, some_ids
 
@@ -95,6 +98,32 @@ def test_what_a_family_cannot_run_is_refused_by_name(
 ) -> None:
     with pytest.raises(ModelError, match=message):
         describe(KINDS[kind].describe().to_dict() | changes)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(kind=st.sampled_from(list(KINDS)), data=st.data())
+def test_a_damaged_config_is_a_config_or_a_refusal(kind: str, data: st.DataObject) -> None:
+    """Any exception but a ModelError fails the test."""
+    content = described(kind)
+    names = data.draw(st.lists(st.sampled_from(sorted(content)), min_size=1, max_size=3))
+    damaged = content | {name: data.draw(json_values) for name in names}
+    try:
+        config = ModelConfig(**describe(damaged))
+    except ModelError:
+        return
+    assert num_parameters(config) > 0
+
+
+@cache
+def described(kind: str) -> dict[str, Any]:
+    return KINDS[kind].describe().to_dict()
 
 
 def test_a_list_of_numbers_holds_numbers_alone() -> None:

@@ -63,7 +63,7 @@ def qwen3(config: Fields) -> Values:
 def qwen3_moe(config: Fields) -> Values:
     config.allow("use_sliding_window", False)
     period = config.integer("decoder_sparse_step", 1)
-    without = config.get("mlp_only_layers") or ()
+    without = config.integers("mlp_only_layers") or ()
     return qwen3(config) | {
         "num_experts": config.integer("num_experts", config.integer("num_local_experts", 128)),
         "num_active_experts": config.integer("num_experts_per_tok"),
@@ -138,7 +138,7 @@ def phi3(config: Fields) -> Values:
 
 def smollm3(config: Fields) -> Values:
     period = config.integer("no_rope_layer_interval", 4)
-    rotated = config.get("no_rope_layers") or [(i + 1) % period for i in layers(config)]
+    rotated = config.integers("no_rope_layers") or [(i + 1) % period for i in layers(config)]
     unrotated = frozenset(layer for layer, rotates in enumerate(rotated) if not rotates)
     has_windows = config.flag("use_sliding_window")
     windows = window_by_layer(config, unrotated.__contains__) if has_windows else {}
