@@ -60,6 +60,17 @@ def test_wheel_holds_only_our_packages(dist: Path) -> None:
     assert tops == {"service", "model", f"octavo-{version('octavo')}.dist-info"}
 
 
+def test_wheel_holds_what_the_sources_in_the_sdist_were_compiled_to(dist: Path) -> None:
+    """For this kind of machine, by any Python."""
+    (wheel,) = dist.glob("*.whl")
+    assert wheel.name.split("-")[-3:-1] == ["py3", "none"]
+    assert not wheel.name.endswith("-any.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        native = {name for name in archive.namelist() if name.startswith("model/native/")}
+    assert "model/native/octavo_plain.so" in native
+    assert not [name for name in native if name.endswith((".c", ".h"))]
+
+
 def test_command_works_in_a_fresh_environment(fresh: Path) -> None:
     assert run(fresh / "octavo", "--version", cwd=fresh) == f"octavo {version('octavo')}\n"
 
