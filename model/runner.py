@@ -3,6 +3,7 @@
 All that the engine sees of the model. Knows no requests, text or clock.
 """
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -36,6 +37,8 @@ from model.sampling import Sampler, logprobs_of
 from model.weights.load import Report, load_model
 
 SCORED_AT_ONCE = 64
+
+log = logging.getLogger(__name__)
 
 Progress = Callable[[str, str, float], None]
 """Takes the phase of loading, what of it was just done, and the share of the phase that is done."""
@@ -188,13 +191,16 @@ def _native_build(quantization: str, config: ModelConfig) -> str:
             f"quantization is int8, which runs plain Llama models only, and this {config.family} "
             "model isn't one: take auto or none"
         )
-    built = builds() if quantization != "none" and config.is_plain_llama else []
-    if quantization == "int8" and not built:
-        raise ModelError(
-            "quantization is int8, but no native library is there that this processor can run: "
-            "install octavo again where there is a C compiler, or take auto or none"
-        )
-    return built[0] if built else ""
+    if quantization == "none" or not config.is_plain_llama:
+        return ""
+    if built := builds():
+        return built[0]
+    problem = "no native library is there that this processor can run"
+    remedy = "install octavo again where there is a C compiler"
+    if quantization == "int8":
+        raise ModelError(f"quantization is int8, but {problem}: {remedy}, or take auto or none")
+    log.warning("%s, so the model runs in float32, several times slower: %s", problem, remedy)
+    return ""
 
 
 Loaded = tuple[Model, int, Callable[..., Cache]]

@@ -197,12 +197,15 @@ def load(folder: Path, quantization: str) -> list[list[object]]:
 
 
 def test_auto_is_int8_where_there_is_a_library_and_float32_elsewhere(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     exact, native = load(folder, "none"), load(folder, "int8")
     assert exact != native == load(folder, "auto")
+    assert caplog.messages == []
     monkeypatch.setattr("model.runner.builds", list)
     assert load(folder, "auto") == exact
+    (said,) = caplog.messages
+    assert "so the model runs in float32" in said
     with pytest.raises(ModelError, match=r"no native library.*install octavo again"):
         load(folder, "int8")
 
