@@ -4,7 +4,7 @@ Both kinds of it: BPE, which joins the two neighbours that make the piece with t
 and unigram, which finds the segmentation with the highest sum (arXiv:1808.06226). Knows no file.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import tokenizers
@@ -65,14 +65,12 @@ def merges(pieces: Pieces) -> list[tuple[str, str]]:
         for text, score, kind in zip(pieces.texts, pieces.scores, pieces.types, strict=True)
         if kind in (NORMAL, USER_DEFINED)
     }
-    in_order = sorted(normal, key=lambda text: -normal[text])
-    return [pair for text in in_order for pair in _halves(text, normal)]
-
-
-def _halves(text: str, known: Collection[str]) -> Iterator[tuple[str, str]]:
-    for at in range(1, len(text)):
-        if text[:at] in known and text[at:] in known:
-            yield text[:at], text[at:]
+    return [
+        (text[:at], text[at:])
+        for text in sorted(normal, key=lambda text: -normal[text])
+        for at in range(1, len(text))
+        if text[:at] in normal and text[at:] in normal
+    ]
 
 
 def _tokenizer(model: BPE | Unigram, spaces: Spaces) -> tokenizers.Tokenizer:
