@@ -31,7 +31,7 @@ from model.host import usable_cores
 from model.kv_cache import KVCache, affordable_pages, page_bytes
 from model.native.cache import NativeCache, page_bytes as native_page_bytes
 from model.native.library import builds
-from model.native.transformer import load_native
+from model.native.transformer import is_native, load_native
 from model.packing import RaggedBatch, pack
 from model.sampling import Sampler, logprobs_of
 from model.weights.load import Report, load_model
@@ -186,12 +186,12 @@ def _num_threads(asked: int) -> int:
 
 def _native_build(quantization: str, config: ModelConfig) -> str:
     """The library that is to compute with weights of 8 bits; empty: PyTorch, in float32."""
-    if quantization == "int8" and not config.is_plain_llama:
+    if quantization == "int8" and not is_native(config):
         raise ModelError(
             f"quantization is int8, which runs plain Llama models only, and this {config.family} "
             "model isn't one: take auto or none"
         )
-    if quantization == "none" or not config.is_plain_llama:
+    if quantization == "none" or not is_native(config):
         return ""
     if built := builds():
         return built[0]

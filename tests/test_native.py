@@ -15,7 +15,7 @@ from model.errors import ModelError
 from model.kv_cache import KVCache
 from model.native.cache import NativeCache, page_bytes
 from model.native.library import INPUT_GROUP, PAGE_SIZE, PHASES, WEIGHT_GROUP, builds
-from model.native.transformer import NativeTransformer
+from model.native.transformer import NativeTransformer, is_native
 from model.packing import pack
 from model.runner import TorchRunner, load_runner
 from model.transformer import Transformer
@@ -159,6 +159,12 @@ def test_copied_pages_serve_as_well_as_the_first(
     last = Row(row.token_ids[-1:], 9, [20], GREEDY)
     (token,) = runner.run(Batch([last], copies=[(0, 20)])).sampled
     assert token == expected
+
+
+def test_heads_that_the_library_has_no_room_for_run_in_pytorch() -> None:
+    assert is_native(replace(CONFIG, head_dim=256))
+    assert not is_native(replace(CONFIG, head_dim=258))
+    assert not is_native(replace(CONFIG, activation="gelu"))
 
 
 def resident_bytes() -> int:

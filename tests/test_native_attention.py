@@ -19,7 +19,7 @@ from model.native.transformer import native_batch
 from model.packing import RaggedBatch, pack
 
 NUM_PAGES = 64
-HEADS = [(9, 3, 64), (4, 4, 16), (8, 1, 32), (6, 2, 128)]
+HEADS = [(9, 3, 64), (4, 4, 16), (8, 1, 32), (6, 2, 128), (2, 1, 256)]
 """H, K, D."""
 
 

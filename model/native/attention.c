@@ -10,7 +10,7 @@
 
 #define BLOCK_PAGES 4
 #define BLOCK_KEYS (BLOCK_PAGES * PAGE_SIZE)
-#define MOST_VECTORS 16 /* of LANES dimensions in a head */
+#define MOST_VECTORS 16 /* of LANES dimensions in a head; MOST_HEAD_DIM of library.py */
 
 int num_tiles(const Batch *batch, int group_size)
 {

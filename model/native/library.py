@@ -16,6 +16,7 @@ PAGE_SIZE = 16
 LANES = 16
 WEIGHT_GROUP = 64
 INPUT_GROUP = 32
+MOST_HEAD_DIM = 256
 PHASES = ("norm", "qkv", "rotate", "attend", "output", "gate_up", "down", "head")
 
 V3 = frozenset(["avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"])

@@ -20,6 +20,7 @@ from model.native.cache import NativeCache
 from model.native.library import (
     INPUT_GROUP,
     LANES,
+    MOST_HEAD_DIM,
     PHASES,
     WEIGHT_GROUP,
     Batch,
@@ -151,6 +152,11 @@ class NativeTransformer:
         seconds = (c_double * len(PHASES))()
         self._library.state_take_seconds(self._state, timed, seconds)
         return dict(zip(PHASES, seconds, strict=True))
+
+
+def is_native(config: ModelConfig) -> bool:
+    """Whether the library knows how to compute such a model."""
+    return config.is_plain_llama and config.head_dim <= MOST_HEAD_DIM
 
 
 def load_native(
