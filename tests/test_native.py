@@ -175,9 +175,9 @@ def test_a_cache_takes_memory_as_it_is_written() -> None:
     before = resident_bytes()
     cache = NativeCache(WIDE, num_pages=1 << 17)
     assert cache.pool.nbytes == page_bytes(WIDE) << 17 == 1 << 30
-    cache.pool[0, 3] = 1
+    cache.pool[3, 0] = 1
     assert resident_bytes() - before < 64 << 20
-    assert cache.pool[1, -1].count_nonzero() == 0
+    assert cache.pool[-1, 1].count_nonzero() == 0
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ Shapes: T packed tokens, H query heads, K key-value heads, D head dimension, N p
 """
 
 from collections.abc import Sequence
-from ctypes import CDLL, POINTER, Structure, byref, c_int, c_int32, c_void_p
+from ctypes import CDLL, POINTER, Structure, byref, c_int, c_int32, c_size_t, c_void_p
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,7 @@ class Attention(Structure):
         ("head_dim", c_int),
         ("queries", c_void_p),
         ("pool", c_void_p),
+        ("page_stride", c_size_t),
         ("out", c_void_p),
         ("out_stride", c_int),
         ("out_dim", c_int),
@@ -72,6 +73,7 @@ def attend(
     attention = Attention(batch=POINTER(Batch)(native), tiles=tiles, num_tiles=len(tiles))
     attention.num_heads, attention.num_kv_heads, attention.head_dim = shape
     attention.queries, attention.pool, attention.out = addresses
+    attention.page_stride = pool[0].numel()
     attention.out_stride, attention.out_dim = H * D, D
     team = calls.team_create(threads)
     calls.attend(team, byref(attention))

@@ -97,8 +97,8 @@ INLINE void weigh_block(State *state, int q, int64_t first_position, int num_pag
 /* A head's keys in a page, or its values. */
 INLINE const uint16_t *chunk_of(const Attention *attention, int64_t page, int kv_head, int is_value)
 {
-    const size_t at = ((size_t)page * attention->num_kv_heads + kv_head) * 2 + is_value;
-    return attention->pool + at * PAGE_SIZE * attention->head_dim;
+    const size_t at = ((size_t)kv_head * 2 + is_value) * PAGE_SIZE * attention->head_dim;
+    return attention->pool + (size_t)page * attention->page_stride + at;
 }
 
 /* LANES dimensions of the values of a block, weighed and added up. */

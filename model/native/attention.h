@@ -13,6 +13,7 @@
 #ifndef OCTAVO_ATTENTION_H
 #define OCTAVO_ATTENTION_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "team.h"
@@ -47,7 +48,8 @@ typedef struct {
     int num_tiles;
     int num_heads, num_kv_heads, head_dim; /* the latter padded */
     const uint16_t *queries; /* [T][H][D], times log2(e) / sqrt(the unpadded D) */
-    const uint16_t *pool;    /* the layer's pages */
+    const uint16_t *pool;    /* the layer's part of the first page */
+    size_t page_stride;      /* in numbers, from there to its part of the next */
     float *out;              /* [T][out_stride], of which H * out_dim count */
     int out_stride, out_dim;
 } Attention;

@@ -19,13 +19,15 @@ class NativeCache:
         self.num_pages = num_pages
         # It must be zeros: a masked slot weighs 0, but 0 times a stray NaN would be NaN.
         pool = zeros(num_pages * page_bytes(config)).view(torch.int16)
-        self.pool = pool.view(config.num_layers, num_pages, -1)
+        # A page's layers lie together, so that the system is asked for new memory now and then, a
+        # little at a time; side by side, all layers would ask in the same step: 60 MB at once.
+        self.pool = pool.view(num_pages, config.num_layers, -1)
 
     def copy(self, pages: Sequence[tuple[int, int]]) -> None:
         """Pages as (from, to), in every layer; all are read before any is written."""
         if pages:
             sources_N, targets_N = torch.tensor(pages).T
-            self.pool[:, targets_N] = self.pool[:, sources_N]
+            self.pool[targets_N] = self.pool[sources_N]
 
 
 def page_bytes(config: ModelConfig) -> int:

@@ -24,7 +24,8 @@ typedef struct {
     Quantized inputs;  /* of the next product */
     Tile *tiles;
     int num_tiles;
-    uint16_t *pool; /* of the layer at hand */
+    uint16_t *pool;     /* the part of the layer at hand in the first page */
+    size_t page_stride; /* to its part of the next one */
 } Step;
 
 static size_t divide(Step *step, char *memory)
@@ -137,7 +138,7 @@ static void cache(Step *step, int row, float *keys)
     const int K = step->model->num_kv_heads, D = step->model->head_dim, padded = step->padded_dim;
     const size_t chunk = (size_t)PAGE_SIZE * padded;
     const int offset = (int)step->batch->offsets[row];
-    uint16_t *page = step->pool + (size_t)step->batch->page_ids[row] * 2 * K * chunk;
+    uint16_t *page = step->pool + (size_t)step->batch->page_ids[row] * step->page_stride;
     for (int head = 0; head < K; head++) {
         rotate(keys + head * D, step->rotation + (size_t)row * D, D / 2);
         write_key(page + 2 * head * chunk, offset, keys + head * D, D);
@@ -165,6 +166,7 @@ static void attend_all(Step *step)
         .head_dim = step->padded_dim,
         .queries = step->queries,
         .pool = step->pool,
+        .page_stride = step->page_stride,
         .out = step->attended,
         .out_stride = model->num_heads * model->head_dim,
         .out_dim = model->head_dim,
@@ -216,7 +218,7 @@ void pack_matrix(State *state, const void *weights, int num_rows, int num_values
 }
 
 int forward_hidden(const Model *model, State *state, const Batch *batch, uint16_t *pool,
-                   int64_t num_pages, float *out)
+                   float *out)
 {
     const int G = model->num_heads / model->num_kv_heads;
     Step step = {.model = model, .batch = batch, .state = state, .pool = pool};
@@ -225,12 +227,13 @@ int forward_hidden(const Model *model, State *state, const Batch *batch, uint16_
     if (allocate(&step) != 0)
         return -1;
     make_tiles(batch, G, step.tiles);
-    const size_t page = 2 * (size_t)model->num_kv_heads * PAGE_SIZE * step.padded_dim;
+    const size_t part = 2 * (size_t)model->num_kv_heads * PAGE_SIZE * step.padded_dim;
+    step.page_stride = (size_t)model->num_layers * part;
     begin_step(state);
     each_row((Rows){.step = &step, .work = embed_one}, ROTATE);
     for (int layer = 0; layer < model->num_layers; layer++) {
         run_layer(&step, &model->layers[layer]);
-        step.pool += (size_t)num_pages * page;
+        step.pool += part;
     }
     end_step(state);
     memcpy(out, step.x, (size_t)step.num_rows * model->hidden_size * sizeof(float));

@@ -36,10 +36,10 @@ typedef struct {
 void pack_matrix(State *state, const void *weights, int num_rows, int num_values, int block_bytes,
                  Matrix *matrix, int first_block, int step);
 
-/* out[T][W], what the last block makes of each token. The pool has num_pages pages of all layers, a
- * layer after the other. Both return 0, or -1 if there isn't memory enough. */
+/* out[T][W], what the last block makes of each token. A page of the pool has all layers' parts, one
+ * after the other. Both return 0, or -1 if there isn't memory enough. */
 int forward_hidden(const Model *model, State *state, const Batch *batch, uint16_t *pool,
-                   int64_t num_pages, float *out);
+                   float *out);
 
 /* out[S][V] of x[S][W]. */
 int forward_logits(const Model *model, State *state, const float *x, int64_t num_rows, float *out);

@@ -102,7 +102,7 @@ def load(build: str) -> CDLL:
     matrix, model, batch = POINTER(Matrix), POINTER(Model), POINTER(Batch)
     takes = [c_void_p, c_void_p, c_int, c_int, c_int, matrix, c_int, c_int]
     declare(library, "pack_matrix", takes)
-    takes = [model, c_void_p, batch, c_void_p, c_int64, c_void_p]
+    takes = [model, c_void_p, batch, c_void_p, c_void_p]
     declare(library, "forward_hidden", takes, c_int)
     takes = [model, c_void_p, c_void_p, c_int64, c_void_p]
     declare(library, "forward_logits", takes, c_int)

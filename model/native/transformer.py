@@ -126,7 +126,6 @@ class NativeTransformer:
                 self._state,
                 byref(native_batch(batch)),
                 cache.pool.data_ptr(),
-                cache.num_pages,
                 x_TW.data_ptr(),
             )
         )
