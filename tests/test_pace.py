@@ -44,7 +44,7 @@ def test_a_flood_from_a_cold_start_finds_its_pace() -> None:
     machine.step(0, 512)
     for num_decodes in range(1, 60):
         machine.step(num_decodes, machine.pace.num_prompt_tokens(num_decodes))
-    assert machine.pace.num_prompt_tokens(60) > 500
+    assert machine.pace.num_prompt_tokens(60) > 10 * FIRST_TOKENS
 
 
 def test_a_chunk_fills_the_time_that_decodes_may_lose() -> None:
@@ -75,7 +75,7 @@ def test_a_prompt_always_gets_on() -> None:
 
 
 def test_steps_of_prompts_alone_tell_what_a_token_costs() -> None:
-    machine = Machine(token_seconds=0.0005)
+    machine = Machine(token_seconds=0.0001)
     machine.step(0, 500)
     machine.step(4, 0)
     assert machine.pace.num_prompt_tokens(4) > FIRST_TOKENS

@@ -6,8 +6,8 @@ the machine, the model, the batch and, slowly growing, the prompt's length. Is t
 clock.
 """
 
-MOST_SLOWDOWN = 3.0
-LEAST_TOKENS = 16
+MOST_SLOWDOWN = 2.0
+LEAST_TOKENS = 4
 """However slow they are: a prompt must get on."""
 FIRST_TOKENS = 32
 """While it isn't known what one takes."""
