@@ -98,7 +98,7 @@ class Server:
     def end(self, *signals: signal.Signals) -> int:
         """The exit code after these signals, the first of which has been heard before the rest."""
         self.process.send_signal(signals[0])
-        self.wait_for("stopping")
+        self.wait_for("draining")
         for number in signals[1:]:
             self.process.send_signal(number)
         threading.Thread(target=self._log.read).start()  # so that the pipe can't fill up
