@@ -44,7 +44,7 @@ def test_a_flood_from_a_cold_start_finds_its_pace() -> None:
     machine.step(0, 512)
     for num_decodes in range(1, 60):
         machine.step(num_decodes, machine.pace.num_prompt_tokens(num_decodes))
-    assert machine.pace.num_prompt_tokens(60) > 10 * FIRST_TOKENS
+    assert machine.pace.num_prompt_tokens(60) > 5 * FIRST_TOKENS
 
 
 def test_a_chunk_fills_the_time_that_decodes_may_lose() -> None:
