@@ -20,7 +20,7 @@ serve: $(VENV)/installed
 	$(BIN)/octavo serve $(MODEL)
 
 test: $(VENV)/installed-dev
-	$(BIN)/pytest --numprocesses 2 --dist loadfile --cov --cov-report=  # they wait more than they work
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --cov --cov-report=
 	rm -f .coverage.*  # cut short in processes that tests killed
 	$(BIN)/coverage report --skip-covered --fail-under=95
 	$(BIN)/coverage report --skip-covered --fail-under=100 \
