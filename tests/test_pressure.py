@@ -46,7 +46,7 @@ def bodies() -> list[dict[str, Any]]:
     return [
         {
             "prompt": f"{subject} number {index} went to the",
-            "max_tokens": 40,
+            "max_tokens": 160,  # so many that all are at work at once for a while
             "ignore_eos": True,
             "temperature": [0, 0.9][index % 2],
             "seed": index,
