@@ -130,15 +130,17 @@ class Embedding:
         try:
             async with self._serving.engine.submit(request) as submitted:
                 events = TimelyEvents(submitted, request.id, self._ticket.caller.deadline)
-                event = checked(await anext(events))
-                place.leave(time.monotonic(), computed=not events.expired)
-                if events.expired:
-                    outcome = "deadline"
-                    self._serving.metrics.call_rejected("deadline")
-                    raise deadline_exceeded()
+                async for event in events:  # there is but one
+                    vector = checked(event).embedding
+                    break
+            place.leave(time.monotonic(), computed=not events.expired)
+            if events.expired:  # pragma: no cover - tested, but tracing ends with a timeout
+                outcome = "deadline"
+                self._serving.metrics.call_rejected("deadline")
+                raise deadline_exceeded()
             outcome = "stop"
             self._serving.metrics.prompt_ended(num_tokens=len(request.prompt_ids))
-            return event.embedding
+            return vector
         except asyncio.CancelledError:
             outcome = "cancelled"
             raise

@@ -26,7 +26,6 @@ from service.engine.messages import (
     Request,
     StepReport,
     ToEngine,
-    Vocabulary,
 )
 
 HEARTBEAT_SECONDS = 1.0
@@ -108,7 +107,7 @@ def take(message: ToEngine, engine: Engine) -> None:
             engine.add(message)
         case Abort():
             engine.abort(message.request_id)
-        case Vocabulary():
+        case _:
             engine.learn(message)
 
 
