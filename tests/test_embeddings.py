@@ -4,7 +4,8 @@ import asyncio
 import base64
 import math
 from array import array
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
@@ -136,6 +137,27 @@ def test_a_deadline_ends_the_call() -> None:
     assert read_metric(metrics, "requests_total", outcome="deadline") == 1
     assert read_metric(metrics, "rejections_total", reason="deadline") == 1
     assert not client.engine.running
+
+
+class LateEngine(FakeEngine):
+    """Takes its time to take a request."""
+
+    @asynccontextmanager
+    async def submit(self, request: Request) -> AsyncIterator[AsyncIterator[Event]]:
+        await asyncio.sleep(0.6)
+        async with super().submit(request) as events:
+            yield events
+
+
+def test_a_deadline_that_passes_before_there_is_anything_to_wait_for() -> None:
+    client = Client(LateEngine(embed))
+    answer = client.post(
+        "/v1/embeddings", {"input": "Hi"}, headers={"x-request-deadline-ms": "500"}
+    )
+    assert answer.status_code == 504
+    metrics = client.app.state.served.metrics
+    assert read_metric(metrics, "requests_total", outcome="deadline") == 1
+    assert client.engine.cancelled
 
 
 def test_a_client_that_leaves_cancels_its_texts() -> None:

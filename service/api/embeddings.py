@@ -6,7 +6,6 @@ The model is a decoder that was trained to go on from text: the vector is what i
 of the last token or the mean of all.
 """
 
-import asyncio
 import base64
 import math
 import time
@@ -23,19 +22,19 @@ from model.batch import Pooling
 from service.api.body import read_json, request_body
 from service.api.caller import Calling
 from service.api.clock import TimelyEvents
-from service.api.errors import bad_request, deadline_exceeded
+from service.api.errors import bad_request
 from service.api.generation import checked
 from service.api.plan import salt_of
 from service.api.prompts import encode_prompts, too_long
 from service.api.responses import JsonResponse
 from service.api.schema import Prompts
 from service.api.schema_base import Object
+from service.api.sequences import counted, let_in, missed_deadline, run_side_by_side
 from service.api.served import Ready, Serving, Ticket
 from service.api.sse import while_connected
-from service.engine.messages import Request
+from service.engine.messages import Event, Request
 from service.limits import Place
 from service.logs import note
-from service.metrics import Outcome
 
 router = APIRouter(tags=["generation"])
 
@@ -110,43 +109,29 @@ class Embedding:
 
     async def run(self) -> list[Vector]:
         lens = [len(request.prompt_ids) for request in self._requests]
-        places = self._serving.admission.admit(lens, n=1, now=time.monotonic())
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [
-                    group.create_task(self._embed(request, place))
-                    for request, place in zip(self._requests, places, strict=True)
-                ]
-        except ExceptionGroup as failures:
-            raise failures.exceptions[0] from None
-        finally:
-            for place in places:
-                place.leave(time.monotonic(), computed=False)
-            note(prompt_tokens=sum(lens))
-        return [task.result() for task in tasks]
+        with let_in(self._serving, self._ticket, lens, n=1) as places:
+            try:
+                pairs = zip(self._requests, places, strict=True)
+                return await run_side_by_side([self._embed(*pair) for pair in pairs])
+            finally:
+                note(prompt_tokens=sum(lens))
 
     async def _embed(self, request: Request, place: Place) -> Vector:
-        outcome: Outcome = "error"
-        try:
-            async with self._serving.engine.submit(request) as submitted:
-                events = TimelyEvents(submitted, request.id, self._ticket.caller.deadline)
-                async for event in events:  # there is but one
-                    vector = checked(event).embedding
-                    break
-            place.leave(time.monotonic(), computed=not events.expired)
-            if events.expired:  # pragma: no cover - tested, but tracing ends with a timeout
-                outcome = "deadline"
-                self._serving.metrics.call_rejected("deadline")
-                raise deadline_exceeded()
-            outcome = "stop"
-            self._serving.metrics.prompt_ended(num_tokens=len(request.prompt_ids))
-            return vector
-        except asyncio.CancelledError:
-            outcome = "cancelled"
-            raise
-        finally:
-            seconds = time.monotonic() - self._ticket.started
-            self._serving.metrics.request_ended(outcome, seconds=seconds, num_tokens=0)
+        metrics = self._serving.metrics
+        with counted(self._ticket, metrics, lambda: 0) as end:
+            event, expired = await self._only_event(request)
+            place.leave(time.monotonic(), computed=not expired)
+            end.outcome = "deadline" if expired else "stop"
+            if expired:
+                raise missed_deadline(metrics)
+            metrics.prompt_ended(num_tokens=len(request.prompt_ids))
+            return event.embedding
+
+    async def _only_event(self, request: Request) -> tuple[Event, bool]:
+        """What the engine says, or that the deadline came before it did."""
+        async with self._serving.engine.submit(request) as submitted:
+            events = TimelyEvents(submitted, request.id, self._ticket.caller.deadline)
+            return checked(await anext(events)), events.expired
 
 
 def _spell(index: int, vector: Vector, asked: EmbeddingRequest) -> dict[str, Any]:

@@ -7,7 +7,6 @@ A sequence is cancelled in one way: its task leaves `engine.submit(...)`, becaus
 came, or because the task is cancelled with the whole call.
 """
 
-import asyncio
 import logging
 import math
 import time
@@ -18,16 +17,11 @@ from dataclasses import dataclass
 from model.batch import TokenLogprobs
 from service.api.choice import Choice, Delta, FinishReason
 from service.api.clock import SequenceClock, TimelyEvents
-from service.api.errors import (
-    ApiError,
-    bad_request,
-    deadline_exceeded,
-    internal_error,
-    unavailable,
-)
+from service.api.errors import bad_request, internal_error, unavailable
 from service.api.form import FREE, Form
 from service.api.plan import plan
 from service.api.schema import AnyRequest
+from service.api.sequences import End, counted, let_in, missed_deadline, run_side_by_side
 from service.api.served import Serving, Ticket
 from service.engine.messages import Event
 from service.limits import Place
@@ -123,75 +117,53 @@ class Generation:
 
     async def run(self, emit: Emit) -> None:
         """Every choice to its end; the failure of one is the failure of all."""
-        places = self._admit()
-        try:
-            async with asyncio.TaskGroup() as group:
-                for choice, place in zip(self.choices, places, strict=True):
-                    group.create_task(self._run_choice(choice, place, emit))
-            await self._end_late(emit)
-        except ExceptionGroup as failures:
-            raise failures.exceptions[0] from None
-        finally:
-            for place in places:  # a task that is cancelled before it began gives none back
-                place.leave(time.monotonic(), computed=False)
-            self._note_end()
-
-    def _admit(self) -> list[Place]:
-        """All of the call, or nothing of it, before anything is submitted."""
-        now = time.monotonic()
-        deadline = self.ticket.caller.deadline
-        if deadline is not None and deadline <= now:
-            raise self._missed_deadline()
         lens = list(map(len, self._prompts))
-        return self._serving.admission.admit(lens, n=self.asked.num_drawn, now=now)
+        with let_in(self._serving, self.ticket, lens, n=self.asked.num_drawn) as places:
+            try:
+                pairs = zip(self.choices, places, strict=True)
+                await run_side_by_side([self._run_choice(*pair, emit) for pair in pairs])
+                await self._end_late(emit)
+            finally:
+                self._note_end()
 
     async def _run_choice(self, choice: Choice, place: Place, emit: Emit) -> None:
-        outcome: Outcome = "error"
-        request, clock = self._requests[choice.index], self._clocks[choice.index]
-        try:
-            async with self._serving.engine.submit(request) as submitted:
-                events = TimelyEvents(submitted, request.id, self.ticket.caller.deadline)
-                self._accepted_prompts.add(choice.index // self.asked.num_drawn)
-                async for event in events:
-                    place.leave(
-                        time.monotonic(), computed=bool(event.token_ids or event.prompt_logprobs)
-                    )
-                    clock.tick(event)
-                    delta = choice.push(checked(event))
-                    if choice.finish_reason is not None:
-                        break  # leave before the last delta is sent to a client that may be slow
-                    if delta.tells:
-                        await emit(delta)
-            assert delta.finish_reason is not None
-            outcome = "deadline" if events.expired else _outcome(delta.finish_reason)
-            if events.expired and not choice.num_tokens:
-                self._late.append(delta)
-            else:
-                await emit(delta)
-        except asyncio.CancelledError:
-            outcome = "cancelled"
-            raise
-        finally:
-            clock.end()
-            self._count(outcome, choice)
+        clock = self._clocks[choice.index]
+        with counted(self.ticket, self._serving.metrics, lambda: choice.num_tokens) as end:
+            try:
+                await self._follow(choice, place, clock, end, emit)
+            finally:
+                clock.end()
+
+    async def _follow(
+        self, choice: Choice, place: Place, clock: SequenceClock, end: End, emit: Emit
+    ) -> None:
+        request = self._requests[choice.index]
+        async with self._serving.engine.submit(request) as submitted:
+            events = TimelyEvents(submitted, request.id, self.ticket.caller.deadline)
+            self._accepted_prompts.add(choice.index // self.asked.num_drawn)
+            async for event in events:
+                place.leave(
+                    time.monotonic(), computed=bool(event.token_ids or event.prompt_logprobs)
+                )
+                clock.tick(event)
+                delta = choice.push(checked(event))
+                if choice.finish_reason is not None:
+                    break  # leave before the last delta is sent to a client that may be slow
+                if delta.tells:
+                    await emit(delta)
+        assert delta.finish_reason is not None
+        end.outcome = "deadline" if events.expired else _outcome(delta.finish_reason)
+        if events.expired and not choice.num_tokens:
+            self._late.append(delta)
+        else:
+            await emit(delta)
 
     async def _end_late(self, emit: Emit) -> None:
         """They end empty, unless no choice of the call has a token."""
         if self._late and not any(choice.num_tokens for choice in self.choices):
-            raise self._missed_deadline()
+            raise missed_deadline(self._serving.metrics)
         for delta in self._late:
             await emit(delta)
-
-    def _missed_deadline(self) -> ApiError:
-        self._serving.metrics.call_rejected("deadline")
-        return deadline_exceeded()
-
-    def _count(self, outcome: Outcome, choice: Choice) -> None:
-        self._serving.metrics.request_ended(
-            outcome,
-            seconds=time.monotonic() - self.ticket.started,
-            num_tokens=choice.num_tokens,
-        )
 
     def _note_end(self) -> None:
         for number in self._accepted_prompts:
