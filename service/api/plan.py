@@ -3,6 +3,7 @@
 import hashlib
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 
 from service.api.drawing import allowed_of, bad_words_of, check_choice, sampling_of, stop_ids_of
 from service.api.errors import bad_request
@@ -25,6 +26,7 @@ def plan(
     scores_all = asked.echoes or asked.token_limit == 0  # else the first's scores serve for all
     limits = [_limit(ids, asked, serving) for ids in prompts]
     seed = asked.seed if asked.seed is not None else secrets.randbits(63)
+    sampling = sampling_of(asked, seed=seed, serving=serving)
     stop_ids = stop_ids_of(asked, serving)
     bad_words = bad_words_of(asked, serving)
     allowed = allowed_of(asked, serving)
@@ -36,7 +38,7 @@ def plan(
             prompt_ids=prompt_ids,
             max_tokens=limits[number],
             min_tokens=asked.min_tokens,
-            sampling=sampling_of(asked, seed=derive_seed(seed, i), serving=serving),
+            sampling=replace(sampling, seed=derive_seed(seed, i)),
             stop_token_ids=stop_ids,
             bad_words=bad_words,
             allowed=allowed,
