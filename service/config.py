@@ -54,6 +54,12 @@ def one_of(config: object, choices: Collection[str], name: str) -> None:
     require(value in choices, name, value, f"take one of {choices}")
 
 
+def fit_batch(max_sequences: int, max_batch_tokens: int) -> None:
+    """Each sequence of a step has a token in it at least."""
+    remedy = f"take 1 to {max_batch_tokens}, as --max-batch-tokens allows"
+    require(1 <= max_sequences <= max_batch_tokens, "max_sequences", max_sequences, remedy)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """What the engine process is told: how much it may compute and keep at once."""
@@ -73,17 +79,9 @@ class EngineConfig:
         for name in numbers:
             value = getattr(self, name)
             require(value < INT64_END, name, value, f"take less than {INT64_END}")
-        kinds = ("auto", "none", "int8")
-        require(
-            self.quantization in kinds, "quantization", self.quantization, f"take one of {kinds}"
-        )
+        one_of(self, ("auto", "none", "int8"), "quantization")
         at_least(self, 1, "max_batch_tokens", "step_timeout")
-        require(
-            1 <= self.max_sequences <= self.max_batch_tokens,
-            "max_sequences",
-            self.max_sequences,
-            f"take 1 to {self.max_batch_tokens}, as --max-batch-tokens allows",
-        )
+        fit_batch(self.max_sequences, self.max_batch_tokens)
         at_least(self, 0, "max_model_len", "kv_cache_memory", "threads")
 
 
@@ -197,9 +195,4 @@ class SimulationConfig:
         for name in ("prompt_tokens", "output_tokens", "seed"):
             value = getattr(self, name)
             require(not (self.trace and value), name, value, "leave it out: --trace says it")
-        require(
-            1 <= self.max_sequences <= self.max_batch_tokens,
-            "max_sequences",
-            self.max_sequences,
-            f"take 1 to {self.max_batch_tokens}, as --max-batch-tokens allows",
-        )
+        fit_batch(self.max_sequences, self.max_batch_tokens)
