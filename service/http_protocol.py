@@ -33,6 +33,7 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
+from service.api.errors import ApiError
 from service.drain import is_draining
 
 log = logging.getLogger("octavo.access")
@@ -49,22 +50,20 @@ be reset, and the client would most often not see why."""
 Awaited = Literal["head", "body"]
 
 
-class RefusedError(Exception):
+class RefusedError(ApiError):
     """What came can't be answered by the app."""
 
     def __init__(self, status: int, message: str, code: str) -> None:
-        super().__init__(message)
-        self.status = status
+        super().__init__(status, message, code=code)
         self.id = uuid.uuid4().hex
-        error = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
-        self.body = orjson.dumps({"error": error})
 
-    def response(self) -> bytes:
+    def written(self) -> bytes:
+        body = orjson.dumps(self.body)
         return STATUS_LINE[self.status] + (
             b"content-type: application/json\r\n"
             b"content-length: %d\r\n"
             b"connection: close\r\n"
-            b"x-request-id: %s\r\n\r\n%s" % (len(self.body), self.id.encode(), self.body)
+            b"x-request-id: %s\r\n\r\n%s" % (len(body), self.id.encode(), body)
         )
 
 
@@ -204,7 +203,7 @@ class HttpProtocol(HttpToolsProtocol):
                 return
             self._unanswered.clear()
         log_refusal(refusal)
-        self.transport.write(refusal.response())
+        self.transport.write(refusal.written())
         self._close_soon()
 
     # What isn't waited for

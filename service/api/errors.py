@@ -65,24 +65,23 @@ def unavailable(message: str, *, code: str) -> ApiError:
     return ApiError(503, message, type="server_error", code=code, headers=RETRY_AFTER)
 
 
-def rate_limited(error: QueueFullError) -> ApiError:
-    """The type says what there is too much of, as OpenAI's does."""
-    return ApiError(
-        429,
-        f"The queue is full: {error}. Try again in {error.retry_after} s.",
-        type=error.bound.removeprefix("queue_"),
-        code="rate_limit_exceeded",
-        headers={"retry-after": str(error.retry_after)},
-    )
+def queue_full(error: QueueFullError) -> ApiError:
+    what = error.bound.removeprefix("queue_")
+    return _rate_limited(f"The queue is full: {error}.", what, error.retry_after)
 
 
 def quota_exceeded(error: QuotaExceededError) -> ApiError:
+    return _rate_limited(f"Too many {error.quota}: {error}.", error.quota, error.retry_after)
+
+
+def _rate_limited(problem: str, what: str, retry_after: int) -> ApiError:
+    """The type says what there is too much of, as OpenAI's does."""
     return ApiError(
         429,
-        f"Too many {error.quota}: {error}. Try again in {error.retry_after} s.",
-        type=error.quota,
+        f"{problem} Try again in {retry_after} s.",
+        type=what,
         code="rate_limit_exceeded",
-        headers={"retry-after": str(error.retry_after)},
+        headers={"retry-after": str(retry_after)},
     )
 
 
@@ -113,7 +112,7 @@ def as_api_error(error: Exception) -> ApiError:
         case EngineUnavailableError():
             return unavailable(f"{error}; try again in a moment.", code="engine_unavailable")
         case QueueFullError():
-            return rate_limited(error)
+            return queue_full(error)
         case _:
             log.error("unexpected error", exc_info=error)
             return internal_error()
