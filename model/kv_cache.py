@@ -74,12 +74,6 @@ class KVCache:
                 layer.copy(sources_N=sources_N, targets_N=targets_N)
 
 
-def page_bytes(config: ModelConfig, *, page_size: int, dtype: torch.dtype) -> int:
-    """Of one page in all layers together."""
-    numbers = 2 * config.num_kv_heads * page_size * config.head_dim
-    return config.num_layers * numbers * dtype.itemsize
-
-
 def _lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Memory that the system hands out as pages are first written, unlike that of torch.zeros.
 

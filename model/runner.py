@@ -27,9 +27,10 @@ from model.batch import (
 )
 from model.config import ModelConfig, load_config
 from model.errors import ModelError
+from model.footprint import float32_page_bytes, native_page_bytes
 from model.host import usable_cores
-from model.kv_cache import KVCache, affordable_pages, page_bytes
-from model.native.cache import NativeCache, page_bytes as native_page_bytes
+from model.kv_cache import KVCache, affordable_pages
+from model.native.cache import NativeCache
 from model.native.library import builds
 from model.native.transformer import is_native, load_native
 from model.packing import RaggedBatch, pack
@@ -214,7 +215,7 @@ def _load_native(path: Path, config: ModelConfig, *, build: str, report: Report)
 
 
 def _load_float32(path: Path, config: ModelConfig, *, report: Report) -> Loaded:
-    size = page_bytes(config, page_size=PAGE_SIZE, dtype=torch.float32)
+    size = float32_page_bytes(config, page_size=PAGE_SIZE)
     allocate = partial(KVCache.allocate, page_size=PAGE_SIZE, dtype=torch.float32)
     return load_model(path, config, report=report), size, allocate
 

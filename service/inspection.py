@@ -11,13 +11,18 @@ from typing import Any
 
 from model.config import ModelConfig, load_config
 from model.fields import Fields, read_json
+from model.footprint import (
+    float32_page_bytes,
+    float32_weight_bytes,
+    native_page_bytes,
+    native_weight_bytes,
+)
 from model.host import FREE_MEMORY_SHARE, available_memory
-from model.native.library import LANES, PAGE_SIZE, builds
+from model.native.library import PAGE_SIZE, builds
 from model.weights.gguf import read_header
 from model.weights.names import num_parameters
 from service.config import EngineConfig
 
-FLOAT32_BYTES, BFLOAT16_BYTES = 4, 2
 NORM_NAMES = {"rms": "RMSNorm", "layer": "LayerNorm"}
 NORM_PLACES = {
     "pre": "before each branch",
@@ -123,21 +128,17 @@ def _stored_as(path: Path) -> str:
 
 
 def _costs(config: ModelConfig, build: str | None) -> Facts:
-    """As model.weights.load and the caches count them, which can't be imported without torch."""
-    num_values, head = num_parameters(config), config.vocab_size * config.hidden_size
     if build:
-        weight_bytes = num_values + head * (1 + FLOAT32_BYTES)
-        padded_dim = -(-config.head_dim // LANES) * LANES
-        token_bytes = 2 * config.num_layers * config.num_kv_heads * padded_dim * BFLOAT16_BYTES
+        weight_bytes, page_bytes = native_weight_bytes(config), native_page_bytes(config)
     else:
-        weight_bytes = (num_values + head) * FLOAT32_BYTES
-        token_bytes = 2 * config.num_layers * config.num_kv_heads * config.head_dim * FLOAT32_BYTES
-    num_pages = _num_pages(config, weight_bytes=weight_bytes, page_bytes=token_bytes * PAGE_SIZE)
+        weight_bytes = float32_weight_bytes(config)
+        page_bytes = float32_page_bytes(config, page_size=PAGE_SIZE)
+    num_pages = _num_pages(config, weight_bytes=weight_bytes, page_bytes=page_bytes)
     return {
         "computed_in": _computed_in(build),
-        "parameters": num_values,
+        "parameters": num_parameters(config),
         "weight_bytes": weight_bytes,
-        "kv_bytes_per_token": token_bytes,
+        "kv_bytes_per_token": page_bytes // PAGE_SIZE,
         "page_size": PAGE_SIZE,
         "pages_that_fit": num_pages,
         "context": config.context_len,

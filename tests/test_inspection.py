@@ -10,8 +10,7 @@ import torch
 
 from model.config import load_config
 from model.errors import ModelError
-from model.kv_cache import page_bytes
-from model.native.cache import page_bytes as native_page_bytes
+from model.footprint import float32_page_bytes, native_page_bytes
 from service import cli, inspection
 from service.config import EngineConfig
 from tests.families import KINDS, WINDOW
@@ -87,7 +86,7 @@ def test_a_window_has_a_theta_of_its_own(tmp_path: Path) -> None:
 
 def test_costs_are_those_of_loading(tmp_path: Path) -> None:
     facts = inspection.inspect(describe(tmp_path, "Qwen2"))
-    size = page_bytes(load_config(tmp_path), page_size=16, dtype=torch.float32)
+    size = float32_page_bytes(load_config(tmp_path), page_size=16)
     assert facts["kv_bytes_per_token"] * facts["page_size"] == size
     assert facts["parameters"] == KINDS["Qwen2"].make().num_parameters()
     assert facts["computed_in"] == "float32, by PyTorch"

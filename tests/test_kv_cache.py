@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from model.errors import ModelError
-from model.kv_cache import KVCache, affordable_pages, chunk_ids, page_bytes
+from model.footprint import float32_page_bytes
+from model.kv_cache import KVCache, affordable_pages, chunk_ids
 from tests.tiny_llama import CONFIG
 
 D, K = CONFIG.head_dim, CONFIG.num_kv_heads
@@ -58,12 +59,12 @@ def test_copies_are_read_before_any_is_written_in_every_layer() -> None:
 
 
 def test_page_bytes_are_those_of_the_pools() -> None:
-    size = page_bytes(CONFIG, page_size=16, dtype=torch.float32)
+    size = float32_page_bytes(CONFIG, page_size=16)
     assert size == CONFIG.num_layers * 2 * K * 16 * D * 4
 
 
 def test_memory_is_taken_only_as_pages_are_written() -> None:
-    size = page_bytes(CONFIG, page_size=16, dtype=torch.float32)
+    size = float32_page_bytes(CONFIG, page_size=16)
     before = resident_bytes()
     cache = allocate(num_pages=(1 << 30) // size)
     assert resident_bytes() - before < 64 << 20

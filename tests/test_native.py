@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from model.batch import Batch, Row, SamplingParams
 from model.config import ModelConfig
 from model.errors import ModelError
+from model.footprint import native_page_bytes
 from model.kv_cache import KVCache
-from model.native.cache import NativeCache, page_bytes
+from model.native.cache import NativeCache
 from model.native.library import INPUT_GROUP, PAGE_SIZE, PHASES, WEIGHT_GROUP, builds
 from model.native.transformer import NativeTransformer, is_native
 from model.packing import pack
@@ -174,7 +175,7 @@ def resident_bytes() -> int:
 def test_a_cache_takes_memory_as_it_is_written() -> None:
     before = resident_bytes()
     cache = NativeCache(WIDE, num_pages=1 << 17)
-    assert cache.pool.nbytes == page_bytes(WIDE) << 17 == 1 << 30
+    assert cache.pool.nbytes == native_page_bytes(WIDE) << 17 == 1 << 30
     cache.pool[3, 0] = 1
     assert resident_bytes() - before < 64 << 20
     assert cache.pool[-1, 1].count_nonzero() == 0

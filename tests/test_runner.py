@@ -10,14 +10,14 @@ from transformers import LlamaForCausalLM
 
 from model.batch import Batch, Row, SampledToken, SamplingParams, Scoring
 from model.errors import ModelError
-from model.kv_cache import page_bytes
+from model.footprint import float32_page_bytes
 from model.rope import inverse_frequencies
 from model.runner import TorchRunner, load_runner
 from tests.families import KINDS, LONG_FACTORS, SHORT_FACTORS, SIZES
 from tests.tiny_llama import CONFIG, empty_cache, random_transformer, transformers_llama
 
 GREEDY = SamplingParams(temperature=0)
-PAGE_BYTES = page_bytes(CONFIG, page_size=16, dtype=torch.float32)
+PAGE_BYTES = float32_page_bytes(CONFIG, page_size=16)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import torch
 
 from model.config import ModelConfig
-from model.native.library import LANES, PAGE_SIZE
+from model.footprint import native_page_bytes
+from model.native.library import PAGE_SIZE
 from model.native.memory import zeros
 
 
@@ -18,7 +19,7 @@ class NativeCache:
     def __init__(self, config: ModelConfig, *, num_pages: int) -> None:
         self.num_pages = num_pages
         # It must be zeros: a masked slot weighs 0, but 0 times a stray NaN would be NaN.
-        pool = zeros(num_pages * page_bytes(config)).view(torch.int16)
+        pool = zeros(num_pages * native_page_bytes(config)).view(torch.int16)
         # A page's layers lie together, so that the system is asked for new memory now and then, a
         # little at a time; side by side, all layers would ask in the same step: 60 MB at once.
         self.pool = pool.view(num_pages, config.num_layers, -1)
@@ -28,9 +29,3 @@ class NativeCache:
         if pages:
             sources_N, targets_N = torch.tensor(pages).T
             self.pool[targets_N] = self.pool[sources_N]
-
-
-def page_bytes(config: ModelConfig) -> int:
-    """Of one page in all layers together, with heads padded to whole vectors."""
-    head_dim = -(-config.head_dim // LANES) * LANES
-    return config.num_layers * 2 * config.num_kv_heads * PAGE_SIZE * head_dim * 2

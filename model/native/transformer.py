@@ -16,6 +16,7 @@ from torch.nn.functional import rms_norm
 
 from model.config import ModelConfig
 from model.errors import ModelError
+from model.footprint import native_weight_bytes
 from model.native.cache import NativeCache
 from model.native.library import (
     INPUT_GROUP,
@@ -32,7 +33,7 @@ from model.native.library import (
 from model.packing import RaggedBatch
 from model.rope import inverse_frequencies
 from model.weights.load import Report, check_memory, read_parameters
-from model.weights.names import FREQUENCY_DIVISORS, num_parameters
+from model.weights.names import FREQUENCY_DIVISORS
 
 KEPT_TYPES = ("Q4_0", "Q4_1")
 """Of GGUF files: their 4 bits are packed as they are."""
@@ -161,8 +162,7 @@ def is_native(config: ModelConfig) -> bool:
 def load_native(
     path: Path, config: ModelConfig, *, build: str, threads: int, report: Report
 ) -> NativeTransformer:
-    head = config.vocab_size * config.hidden_size
-    check_memory(path, num_parameters(config) + head * (1 + torch.float32.itemsize))
+    check_memory(path, native_weight_bytes(config))
     model = NativeTransformer(config, build=build, threads=threads)
     read_parameters(path, config, model.set, report=report, kept_types=KEPT_TYPES)
     return model

@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from model.config import ModelConfig
 from model.errors import ModelError
+from model.footprint import float32_weight_bytes
 from model.host import available_memory
 from model.linear import packed
 from model.transformer import Transformer
@@ -29,7 +30,6 @@ from model.weights.names import (
     gguf_places,
     hugging_face_places,
     is_redundant,
-    num_parameters,
 )
 from model.weights.stored import StoredTensor, read_all
 
@@ -56,9 +56,7 @@ class _Undrawn(TorchFunctionMode):
 
 
 def load_model(path: Path, config: ModelConfig, *, report: Report) -> Transformer:
-    # While a head is packed it is there twice; a tied one stays twice.
-    num_values = num_parameters(config) + config.vocab_size * config.hidden_size
-    check_memory(path, num_values * torch.float32.itemsize)
+    check_memory(path, float32_weight_bytes(config))
     model = skeleton(config)
     read_parameters(path, config, partial(_set, model), report=report)
     if config.tied_head:
