@@ -15,26 +15,14 @@ import time
 import msgspec
 
 from benchmarks.streams import quantile
-from model.batch import Batch, SampledToken, SamplingParams, StepOutput
+from model.batch import SamplingParams
 from service.engine.engine import Engine
 from service.engine.messages import Request, StepReport
+from tests.endless_octavo import EndlessRunner
 
 BUDGET_MICROSECONDS = 1000
 PROMPT_LEN = 500
 NUM_WARM_UP = 50
-TOKEN = SampledToken(7)
-
-
-class IdleRunner:
-    """Draws the same token for every row."""
-
-    page_size = 16
-    num_pages = 100_000
-    vocab_size = 50_000
-    max_model_len = 8192
-
-    def run(self, batch: Batch) -> StepOutput:
-        return StepOutput([TOKEN if row.sampling else None for row in batch.rows])
 
 
 def main() -> None:
@@ -70,12 +58,12 @@ def measure(num_sequences: int, *, num_steps: int) -> list[float]:
 
 def decoding_engine(num_sequences: int) -> Engine:
     """With all prompts computed."""
-    engine = Engine(IdleRunner(), max_batch_tokens=512, max_sequences=64)
+    engine = Engine(EndlessRunner(), max_batch_tokens=512, max_sequences=64)
     for number in range(num_sequences):
         request = Request(
             id=f"cmpl-{number:032x}",
             prompt_ids=[number] * PROMPT_LEN,
-            max_tokens=IdleRunner.max_model_len - PROMPT_LEN,
+            max_tokens=EndlessRunner.max_model_len - PROMPT_LEN,
             sampling=SamplingParams(seed=number),
             stop_token_ids=frozenset({2}),
         )

@@ -20,8 +20,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-HERE = Path(__file__).parent
-CONFIGS = HERE.parent / "proxy"
+from tests.processes import ROOT
+
+CONFIGS = Path(__file__).parents[1] / "proxy"
+STEP_SECONDS = "0.02"
+"""As of an engine that computes something, so that streams last."""
 PROXIES = {
     "nginx": ("nginx.conf", ["-g", "daemon off;", "-p", "{folder}", "-c", "{config}"]),
     "haproxy": ("haproxy.cfg", ["-f", "{config}"]),
@@ -44,13 +47,14 @@ class Replica:
 
     def __init__(self, port: int, folder: Path) -> None:
         self.url = f"http://127.0.0.1:{port}"
-        self._command = [sys.executable, str(HERE / "paced_octavo.py"), "serve", f"--port={port}"]
+        paced = [sys.executable, "-m", "tests.endless_octavo", STEP_SECONDS]
+        self._command = [*paced, "serve", f"--port={port}"]
         self._log = folder / f"replica-{port}.log"
         self.start()
 
     def start(self) -> None:
         with self._log.open("a") as log:
-            self.process = subprocess.Popen(self._command, stderr=log)
+            self.process = subprocess.Popen(self._command, cwd=ROOT, stderr=log)
 
     def is_ready(self) -> bool:
         assert self.process.poll() is None, self._log.read_text()
