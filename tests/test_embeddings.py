@@ -91,7 +91,7 @@ def test_the_pooling_reaches_the_engine(pooling: str) -> None:
     [
         ({"input": ""}, "input"),
         ({"input": []}, "input"),
-        ({"input": [999]}, "prompt"),
+        ({"input": [999]}, "input"),
         ({"encoding_format": "int8"}, "encoding_format"),
         ({"dimensions": 0}, "dimensions"),
         ({"pooling": "max"}, "pooling"),

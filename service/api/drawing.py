@@ -7,7 +7,6 @@ allowed_token_ids      a bit mask of the vocabulary
 what isn't said        what the model's maker recommends, or OpenAI's default
 """
 
-from collections.abc import Iterable
 from typing import Any
 
 from model.batch import SamplingParams
@@ -17,11 +16,10 @@ from service.api.served import Serving
 
 
 def sampling_of(asked: AnyRequest, *, seed: int, serving: Serving) -> SamplingParams:
-    vocab_size = serving.info.vocab_size
-    check_ids("logit_bias", asked.logit_bias, vocab_size)
+    serving.check_ids("logit_bias", asked.logit_bias)
     return SamplingParams(
         temperature=_value("temperature", asked, serving),
-        top_k=min(max(_value("top_k", asked, serving), 0), vocab_size),
+        top_k=min(max(_value("top_k", asked, serving), 0), serving.info.vocab_size),
         top_p=_value("top_p", asked, serving),
         min_p=_value("min_p", asked, serving),
         repetition_penalty=_value("repetition_penalty", asked, serving),
@@ -45,16 +43,8 @@ def _num_logprobs(asked: AnyRequest) -> int | None:
     return asked.num_logprobs
 
 
-def check_ids(param: str, ids: Iterable[int], vocab_size: int) -> None:
-    unknown = next((token_id for token_id in ids if token_id >= vocab_size), None)
-    if unknown is not None:
-        raise bad_request(
-            f"{param} has {unknown}; this model's ids go up to {vocab_size - 1}.", param=param
-        )
-
-
 def stop_ids_of(asked: AnyRequest, serving: Serving) -> frozenset[int]:
-    check_ids("stop_token_ids", asked.stop_token_ids, serving.info.vocab_size)
+    serving.check_ids("stop_token_ids", asked.stop_token_ids)
     ends = frozenset() if asked.ignore_eos else serving.text.tokenizer.eos_ids
     return ends | frozenset(asked.stop_token_ids)
 
@@ -75,9 +65,8 @@ def allowed_of(asked: AnyRequest, serving: Serving) -> bytes | None:
     """Bit i % 8 of byte i // 8 stands for id i."""
     if not asked.allowed_token_ids:
         return None
-    vocab_size = serving.info.vocab_size
-    check_ids("allowed_token_ids", asked.allowed_token_ids, vocab_size)
-    mask = bytearray(-(-vocab_size // 8))
+    serving.check_ids("allowed_token_ids", asked.allowed_token_ids)
+    mask = bytearray(-(-serving.info.vocab_size // 8))
     for token_id in asked.allowed_token_ids:
         mask[token_id // 8] |= 1 << token_id % 8
     return bytes(mask)

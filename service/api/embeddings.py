@@ -59,7 +59,7 @@ async def create_embeddings(request: HttpRequest, serving: Ready, caller: Callin
     asked = await read_json(request, EmbeddingRequest, max_bytes=serving.max_body_bytes)
     ticket = serving.ticket("embd", asked.model, caller)
     prompts = await encode_prompts(
-        asked.input, serving, add_special_tokens=asked.add_special_tokens
+        asked.input, serving, add_special_tokens=asked.add_special_tokens, param="input"
     )
     embedding = Embedding(ticket, asked, prompts, serving)
     vectors = await while_connected(embedding.run(), request.receive)

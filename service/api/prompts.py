@@ -43,16 +43,21 @@ async def encode_prompts(
     *,
     add_special_tokens: bool,
     keep: int | None = None,
+    param: str = "prompt",
 ) -> list[list[int]]:
-    """Texts are encoded, ids are checked and used as they are; of both the last `keep` are kept."""
+    """Texts are encoded, ids are checked and used as they are; of both the last `keep` are kept.
+
+    param: the parameter that has them.
+    """
+
+    def encode_one(prompt: Prompt) -> list[int]:
+        if isinstance(prompt, str):
+            return _encode(prompt, serving, add_special_tokens=add_special_tokens, keep=keep)
+        serving.check_ids(param, prompt)
+        return _last(keep, prompt)
 
     def encode() -> list[list[int]]:
-        return [
-            _encode(prompt, serving, add_special_tokens=add_special_tokens, keep=keep)
-            if isinstance(prompt, str)
-            else _last(keep, _checked(prompt, serving))
-            for prompt in prompts
-        ]
+        return list(map(encode_one, prompts))
 
     return await run_aside(encode, sum(map(len, prompts)))
 
@@ -110,15 +115,6 @@ def _write(
         tools=tools or None,
         **asked.chat_template_kwargs,
     )
-
-
-def _checked(ids: list[int], serving: Serving) -> list[int]:
-    if max(ids) >= serving.info.vocab_size:
-        last = serving.info.vocab_size - 1
-        raise bad_request(
-            f"prompt has the token id {max(ids)}; this model's go up to {last}.", param="prompt"
-        )
-    return ids
 
 
 def _encode(

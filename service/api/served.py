@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +17,7 @@ from starlette.requests import Request
 from model.errors import ModelError
 from service.api.caller import Caller
 from service.api.compiling import GrammarChecks
-from service.api.errors import model_not_found, unavailable
+from service.api.errors import bad_request, model_not_found, unavailable
 from service.drain import is_draining
 from service.engine.messages import EngineInfo, Vocabulary
 from service.engine.protocol import Engine, EngineStatus
@@ -64,6 +64,15 @@ class Serving:
         if name not in self.names:
             raise model_not_found(name, self.names)
         return name
+
+    def check_ids(self, param: str, ids: Iterable[int]) -> None:
+        """Refuses, by the parameter's name, an id that the vocabulary doesn't have."""
+        vocab_size = self.info.vocab_size
+        unknown = next((token_id for token_id in ids if token_id >= vocab_size), None)
+        if unknown is not None:
+            raise bad_request(
+                f"{param} has {unknown}; this model's ids go up to {vocab_size - 1}.", param=param
+            )
 
     def ticket(self, prefix: str, asked_name: str | None, caller: Caller) -> Ticket:
         """While not even a token may wait, refuses all, before their prompts are tokenized."""

@@ -13,7 +13,6 @@ from fastapi import APIRouter
 from starlette.requests import Request
 
 from service.api.body import read_json, request_body
-from service.api.drawing import check_ids
 from service.api.errors import bad_request
 from service.api.prompts import encode_chat, encode_prompts, num_kept, run_aside
 from service.api.responses import JsonResponse
@@ -57,7 +56,7 @@ def _counted(ids: Sequence[int], serving: Serving) -> dict[str, Any]:
 async def detokenize(request: Request, serving: Ready) -> JsonResponse:
     asked = await read_json(request, DetokenizeRequest, max_bytes=serving.max_body_bytes)
     serving.name(asked.model)
-    check_ids("tokens", asked.tokens, serving.info.vocab_size)
+    serving.check_ids("tokens", asked.tokens)
 
     def decode() -> str:
         return serving.text.tokenizer.decode(asked.tokens, skip_special_tokens=False)
