@@ -1,10 +1,12 @@
 """Completions that begin with their prompt, and those that only score it."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.fakes import START, Client, FakeEngine, events_of, hang_after, make_text, say
+from service.engine.messages import Event, Request
+from tests.fakes import START, Client, FakeEngine, events_of, make_text, say
 
 
 def complete(text: str = " you", **body: Any) -> Any:
@@ -99,15 +101,42 @@ def test_the_token_that_begins_all_texts_is_not_echoed() -> None:
     assert choice["logprobs"]["text_offset"] == [0, 0, 1, 2]
 
 
-def test_a_prompt_that_no_time_was_left_to_score_has_no_logprobs() -> None:
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_prompt_that_no_time_was_left_to_score_has_no_logprobs(stream: bool) -> None:
     """The other choice has a token, so that the call isn't answered with 504."""
 
-    def script(request: Any) -> Any:
-        return hang_after("!" if request.id.endswith("-0") else "")(request)
+    def script(request: Request) -> Iterator[Event | None]:
+        if request.id.endswith("-1"):
+            yield None
+        yield from say("!", finish_reason="length")(request)
 
-    client = Client(FakeEngine(script))
-    asked = {"prompt": "Hi", "echo": True, "logprobs": 0, "n": 2}
-    headers = {"x-request-deadline-ms": "300"}
-    choices = client.post("/v1/completions", asked, headers=headers).json()["choices"]
-    assert [choice["text"] for choice in choices] == ["Hi!", "Hi"]
-    assert choices[1]["logprobs"]["tokens"] == ["H"]
+    asked = {"prompt": "Hi", "echo": True, "logprobs": 1, "n": 2, "max_tokens": 1}
+    answer = Client(FakeEngine(script)).post(
+        "/v1/completions", asked | {"stream": stream}, headers={"x-request-deadline-ms": "300"}
+    )
+    chunks = [event["choices"][0] for event in events_of(answer)] if stream else []
+    scored, late = (
+        [[chunk for chunk in chunks if chunk["index"] == index] for index in (0, 1)]
+        if stream
+        else [[choice] for choice in answer.json()["choices"]]
+    )
+    assert "".join(choice["text"] for choice in scored) == "Hi!"
+    assert "".join(choice["text"] for choice in late) == "Hi"
+    assert [
+        token for choice in scored if choice["logprobs"] for token in choice["logprobs"]["tokens"]
+    ] == ["H", "i", "!"]
+    assert not any(values for choice in late for values in (choice["logprobs"] or {}).values())
+
+
+def test_prompts_that_no_time_was_left_to_score_have_no_prompt_logprobs() -> None:
+    def script(request: Request) -> Iterator[Event | None]:
+        if request.prompt_ids == [*b"late"]:
+            yield None
+        yield from say("!", finish_reason="length")(request)
+
+    asked = {"prompt": ["x", "xy", "late"], "prompt_logprobs": 0, "max_tokens": 1}
+    answer = Client(FakeEngine(script)).post(
+        "/v1/completions", asked, headers={"x-request-deadline-ms": "300"}
+    )
+    one, two, late = (choice["prompt_logprobs"] for choice in answer.json()["choices"])
+    assert (one, len(two), late) == ([None], 2, None)

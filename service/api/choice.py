@@ -13,7 +13,7 @@ from typing import Literal
 
 from model.batch import TokenLogprobs
 from service.api.form import FREE, Form
-from service.api.logprobs import LogprobEntry, Speller, finite
+from service.api.logprobs import LogprobEntry, Speller, finite, is_scored
 from service.api.schema import AnyRequest
 from service.engine.messages import Event
 from service.text.message import Pieces
@@ -109,24 +109,24 @@ class Choice:
                 return self._delta(text) if tells else Delta(self.index, "")
 
     def _echo(self) -> str:
-        """The prompt, once. Its special tokens are shown, but for one that begins all texts."""
+        """The prompt, once. Its special tokens are shown, but for one that begins all texts.
+
+        It has the logprobs of all its tokens, or of none if a deadline came before they did.
+        """
         ids, self._unechoed_ids = self._unechoed_ids, ()
         detokenizer = self._tokenizer.detokenizer(skip_special_tokens=False)
         text = ""
+        enters = self._asked.num_logprobs is not None and is_scored(ids, self.prompt_logprobs)
         for number, token_id in enumerate(ids):
-            if self._asked.num_logprobs is not None:
-                self._enter_prompt(number, token_id, len(text))
+            if enters:
+                self._enter(
+                    token_id, self.prompt_logprobs[number - 1] if number else None, len(text)
+                )
             if number or token_id != self._tokenizer.bos_id:
                 text += detokenizer.push(token_id)
         text += detokenizer.flush()
         self._text_len += len(text)
         return text
-
-    def _enter_prompt(self, number: int, token_id: int, text_offset: int) -> None:
-        """A deadline may end the choice before its prompt is scored."""
-        if number <= len(self.prompt_logprobs):
-            logprobs = self.prompt_logprobs[number - 1] if number else None
-            self._enter(token_id, logprobs, text_offset)
 
     def _show(self, token_id: int, logprobs: TokenLogprobs | None) -> str:
         if logprobs is not None:

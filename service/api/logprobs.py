@@ -67,16 +67,24 @@ def finite(logprob: float) -> float:
     return logprob if math.isfinite(logprob) else LEAST_LOGPROB
 
 
+def is_scored(prompt_ids: Sequence[int], scores: Sequence[TokenLogprobs]) -> bool:
+    """Whether these are all the scores of the prompt: of each token but the first."""
+    return len(scores) == len(prompt_ids) - 1
+
+
 def spell_prompt_logprobs(
     prompt_ids: Sequence[int],
     scores: Sequence[TokenLogprobs],
     num_top: int,
     tokenizer: Tokenizer,
-) -> list[Mapping[str, object] | None]:
+) -> list[Mapping[str, object] | None] | None:
     """As vLLM does: for each token but the first, the likeliest ids and the token's own.
 
-    Ranks count from 1; a token's own is one more than the number of likelier ones.
+    Ranks count from 1; a token's own is one more than the number of likelier ones. None where a
+    deadline came before the prompt was scored.
     """
+    if not is_scored(prompt_ids, scores):
+        return None
 
     def spell(token_id: int, logprob: float, rank: int) -> dict[str, object]:
         decoded = tokenizer.token_bytes(token_id).decode(errors="replace")
