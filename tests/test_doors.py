@@ -113,7 +113,9 @@ PREFLIGHT = ORIGIN | {
 
 def test_web_pages_get_nothing_unless_they_are_listed() -> None:
     client = Client(keys=ring())
-    assert client.request("OPTIONS", "/v1/completions", headers=PREFLIGHT).status_code == 401
+    refused = client.request("OPTIONS", "/v1/completions", headers=PREFLIGHT)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "cors_disabled")
+    assert client.request("OPTIONS", "/v1/completions", headers=ORIGIN).status_code == 401
     assert "access-control-allow-origin" not in complete(client, **ORIGIN).headers
 
 

@@ -49,6 +49,8 @@ class Gate:
         await self._app(scope, receive, send)
 
     def _let_in(self, scope: Scope, path: str) -> None:
+        if _is_preflight(scope):
+            raise _no_pages()
         tenant = self._keys.find(shown_key(scope))
         if tenant is None:
             self._count_refusal("api_key")
@@ -103,6 +105,13 @@ def shown_key(scope: Scope) -> bytes:
     return bytes(key.strip(b" ")) if scheme.lower() == b"bearer" else b""
 
 
+def _is_preflight(scope: Scope) -> bool:
+    """A browser's question before a page's request. It never has a key
+    (https://fetch.spec.whatwg.org/#cors-preflight-fetch); where pages may call, CORSMiddleware has
+    answered it before it comes here."""
+    return scope["method"] == "OPTIONS" and bool(_values(scope, b"access-control-request-method"))
+
+
 def _values(scope: Scope, header: bytes) -> list[bytes]:
     return [value for name, value in scope["headers"] if name == header]
 
@@ -126,6 +135,11 @@ def _unauthorized() -> ApiError:
         code="invalid_api_key",
         headers={"www-authenticate": "Bearer"},
     )
+
+
+def _no_pages() -> ApiError:
+    message = "No page may call this server from a browser: --cors-origins names those that may."
+    return ApiError(400, message, code="cors_disabled")
 
 
 def _forbidden() -> ApiError:
