@@ -13,7 +13,7 @@ GIB = 1 << 30
 INT64_END = 1 << 63
 """Messages to the engine count in 64 bits."""
 SEPARATE = "write names, a comma between"
-TOOL_PARSERS = ("auto", "hermes", "llama3_json", "mistral", "json")
+TOOL_PARSERS = ("auto", "hermes", "llama3_json", "mistral", "mistral_v11", "json")
 REASONING_PARSERS = ("auto", "none", "deepseek_r1", "qwen3", "mistral", "seed_oss")
 MOST_SIMULATED = 10_000_000
 """Of anything that a simulation keeps in memory."""

@@ -16,7 +16,10 @@ from service.text.model import TextModel
 from tests.fakes import END, VOCAB_SIZE, Client, FakeEngine, Script, make_text
 from tests.fakes_engine import allowed_ids
 
-SPECIAL = ["[TOOL_CALLS]", "<|python_tag|>", "<think>", "</think>", "[THINK]", "[/THINK]"]
+SPECIAL = [
+    *("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "<|python_tag|>"),
+    *("<think>", "</think>", "[THINK]", "[/THINK]"),
+]
 ADDED = ["<tool_call>", "</tool_call>"]
 """Not marked as special, as in Qwen's vocabulary."""
 GRAMMARS = Grammars(read_vocabulary(make_text()))

@@ -41,6 +41,21 @@ CASES: list[tuple[str, str, str, Calls, bool]] = [
         [("a", '{"x": 1}'), ("b", "{}")],
         True,
     ),
+    (
+        "mistral_v11",
+        'Hm. [TOOL_CALLS]get[ARGS]{"x": [{"y": "}{\\"["}]}[TOOL_CALLS] set [ARGS] {}',
+        "Hm.",
+        [("get", '{"x": [{"y": "}{\\"["}]}'), ("set", "{}")],
+        True,
+    ),
+    ("mistral_v11", "[TOOL_CALLS]f[CALL_ID]abc123XYZ[ARGS]{}", "", [("f", "{}")], True),
+    ("mistral_v11", "[TOOL_CALLS]a[TOOL_CALLS]b[ARGS]{}", "", [("b", "{}")], True),
+    ("mistral_v11", '[TOOL_CALLS]f[ARGS]{"a": "b', "", [("f", '{"a": "b')], False),
+    ("mistral_v11", "[TOOL_CALLS]f[ARGS]", "", [], False),
+    ("mistral_v11", "[TOOL_CALLS]f{}", "", [], False),
+    ("mistral_v11", "[TOOL_CALLS][ARGS]{}", "", [], False),
+    ("mistral_v11", '[TOOL_CALLS][{"name": "f", "arguments": {}}]', "", [], False),
+    ("mistral_v11", "f[ARGS]{} [TOOL_CALL", "f[ARGS]{} [TOOL_CALL", [], False),
     ("llama3_json", '<|python_tag|>{"name": "a", "parameters": {}}', "", [("a", "{}")], True),
     ("llama3_json", 'x {"name": "a"', 'x {"name": "a"', [], False),
     ("json", '{"name": "a\\', "", [], False),
@@ -86,15 +101,32 @@ def test_any_split_is_told_the_same(
     assert parse(format, pieces) == tuple(expected)
 
 
-@given(
-    st.sampled_from(list(FORMATS)), st.lists(st.text(alphabet='<tool_ca>{}"name: f,arguments[]'))
+PIECES = st.text(alphabet='<tool_ca>{}"name: f,arguments[]') | st.sampled_from(
+    [
+        *(mark for format in FORMATS.values() for mark in format.marks),
+        '{"name": "f", "arguments": {"a": "',
+        '{"name": "f", "parameters": {',
+        "f[ARGS]{",
+    ]
 )
-def test_any_text_is_told_the_same_however_it_is_split(format: str, pieces: list[str]) -> None:
-    assert parse(format, pieces) == parse(format, ["".join(pieces)])
+
+
+@given(st.sampled_from(list(FORMATS)), st.lists(PIECES), st.lists(st.integers(0, 100)))
+def test_any_text_is_told_the_same_however_it_is_split(
+    format: str, pieces: list[str], cuts: list[int]
+) -> None:
+    text = "".join(pieces)
+    whole = parse(format, [text])
+    assert parse(format, pieces) == whole
+    assert parse(format, text) == whole
+    bounds = [0, *sorted(cuts), len(text)]
+    assert parse(format, [text[a:b] for a, b in pairwise(bounds)]) == whole
 
 
 @pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("unit", ["<", "<tool_call", " ", "{", '{"name": "', "[TOOL_CALLS", '"\\'])
+@pytest.mark.parametrize(
+    "unit", ["<", "<tool_call", " ", "{", '{"name": "', "[TOOL_CALLS", "[ARGS]", '"\\']
+)
 def test_hostile_text_is_looked_at_a_bounded_number_of_times(format: str, unit: str) -> None:
     parser = ToolParser(FORMATS[format])
     text = unit * (50_000 // len(unit))
@@ -113,11 +145,11 @@ def test_ids_are_unique_and_such_as_the_templates_take() -> None:
     for name, format in FORMATS.items():
         for _ in range(50):
             parser = ToolParser(format)
-            start = format.begin + format.opening
-            parser.push(f'{start}{{"name": "f", "{format.arguments_key}": {{}}}}')
+            parser.push(f"{format.begin}{format.opening}{format.head('f')}{{}}{format.tail}")
             ids[name].add(parser.take_pieces()[0].id)
     assert {len(found) for found in ids.values()} == {50}
-    assert all(re.fullmatch("[a-zA-Z0-9]{9}", id_) for id_ in ids["mistral"])
+    for name in ("mistral", "mistral_v11"):
+        assert all(re.fullmatch("[a-zA-Z0-9]{9}", id_) for id_ in ids[name])
     assert all(id_.startswith("call_") for id_ in ids["hermes"])
 
 
@@ -127,6 +159,7 @@ def test_ids_are_unique_and_such_as_the_templates_take() -> None:
         ("{{ messages }}", "hermes"),
         ("{{ tools }} <tool_call>", "hermes"),
         ("{{ tools }} [TOOL_CALLS]", "mistral"),
+        ("{{ tools }} [TOOL_CALLS] {{ name }} [ARGS]", "mistral_v11"),
         ('{{ tools }} {"name": x, "parameters": y}', "llama3_json"),
         ("{{ messages }} [TOOL_CALLS]", "hermes"),
     ],

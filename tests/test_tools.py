@@ -349,7 +349,7 @@ def test_a_model_without_a_mark_for_calls_takes_tools_or_a_form() -> None:
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tools")
 
 
-@pytest.mark.parametrize("parser", ["hermes", "mistral", "llama3_json"])
+@pytest.mark.parametrize("parser", ["hermes", "mistral", "mistral_v11", "llama3_json"])
 def test_marks_may_be_control_tokens(parser: str) -> None:
     client = specially_obedient(tool_parser=parser, reasoning_parser="qwen3")
     asked = {"tools": TOOLS, "parallel_tool_calls": False, "max_tokens": 900}
@@ -357,10 +357,23 @@ def test_marks_may_be_control_tokens(parser: str) -> None:
     assert choice["finish_reason"] in ("tool_calls", "length")
     client.chat(**asked)
     required, optional = (request.grammar for request in client.engine.submitted)
-    mark = client.app.state.served.serving().format.token_ids[
-        {"mistral": "[TOOL_CALLS]", "llama3_json": "<|python_tag|>", "hermes": "<tool_call>"}[
-            parser
-        ]
-    ]
+    format = FORMATS[parser]
+    mark = client.app.state.served.serving().format.token_ids[format.begin or format.tag]
     assert f"<[{mark}]>" in optional
     assert (f"<[{mark}]>" in required) == (parser != "llama3_json")
+
+
+def test_names_may_come_first_with_an_id_behind_them() -> None:
+    """What the model drew is read as calls, token by token, though its marks are no text."""
+    client = specially_obedient(tool_parser="mistral_v11")
+    asked = {"tools": TOOLS, "tool_choice": "required", "max_tokens": 2000, "logprobs": True}
+    token_ids = client.app.state.served.serving().format.token_ids
+    num_ids = 0
+    for seed in range(8):
+        choice = client.chat(**asked, seed=seed, return_token_ids=True).json()["choices"][0]
+        if choice["finish_reason"] == "tool_calls":
+            check_calls({"message": {"tool_calls": with_ids(choice["message"])}}, SCHEMA_OF)
+            drawn = choice["token_ids"]
+            assert drawn.count(token_ids["[ARGS]"]) == len(choice["message"]["tool_calls"])
+            num_ids += drawn.count(token_ids["[CALL_ID]"])
+    assert num_ids > 0

@@ -1,6 +1,7 @@
 """How models write tool calls: the marks around them, and the grammar of an answer that may call.
 
     begin opening {"name": "f", "arguments": {…}} between {…} closing      a whole of calls
+    begin f[ARGS]{…} between g[ARGS]{…}                                    where names come first
 
 The calls are the last of an answer. Knows what the grammar's rules look like, and no request.
 """
@@ -22,6 +23,10 @@ class ToolFormat:
     between: str
     closing: str = ""
     arguments_key: str = "arguments"
+    before_arguments: str = ""
+    """What stands between a name and the object of its arguments; "": one object has both."""
+    before_id: str = ""
+    """What may stand after a name, before an id of the call."""
     tag: str = ""
     """A control token that may come before calls, where the vocabulary has it."""
     id_len: int = 0
@@ -31,14 +36,33 @@ class ToolFormat:
     def object_start(self) -> str:
         return '{"name": "'
 
+    @property
+    def tail(self) -> str:
+        """What comes after a call's arguments."""
+        return "" if self.before_arguments else "}"
+
     def head(self, name: str) -> str:
         """What comes before a call's arguments."""
+        if self.before_arguments:
+            return name + self.before_arguments
         return f'{{"name": {quoted(name)}, "{self.arguments_key}": '
 
     @property
     def marks(self) -> Sequence[str]:
         """Spellings that may be tokens of their own."""
-        return [mark for mark in (self.begin, self.closing.strip(), self.tag) if mark]
+        marks = (
+            self.begin,
+            self.closing.strip(),
+            self.before_arguments,
+            self.before_id,
+            self.tag,
+        )
+        return [mark for mark in marks if mark]
+
+    def name_in(self, text: str) -> str:
+        """The name that the text before an object has; "": none. Where names come first."""
+        named, found, _ = text.rpartition(self.begin)[2].partition(self.before_arguments)
+        return named.partition(self.before_id)[0].strip() if found else ""
 
 
 HERMES = ToolFormat(
@@ -53,10 +77,18 @@ FORMATS: Mapping[str, ToolFormat] = {
         begin="", between="; ", arguments_key="parameters", tag="<|python_tag|>"
     ),
     "mistral": ToolFormat(begin="[TOOL_CALLS]", opening="[", between=", ", closing="]", id_len=9),
+    "mistral_v11": ToolFormat(
+        begin="[TOOL_CALLS]",
+        between="[TOOL_CALLS]",
+        before_arguments="[ARGS]",
+        before_id="[CALL_ID]",
+        id_len=9,
+    ),
     "json": ToolFormat(begin="", between="\n"),
 }
 SIGNS = {
     "<tool_call>": "hermes",
+    "[ARGS]": "mistral_v11",
     "[TOOL_CALLS]": "mistral",
     "<|python_tag|>": "llama3_json",
     '"parameters":': "llama3_json",
@@ -80,12 +112,27 @@ def call_rules(
     between = literal(format.between, token_ids)
     more = f" ({between} call){{0,{most - 1}}}" if most > 1 else ""
     calls = " | ".join(
-        f'{quoted(format.head(name))} @{part} "}}"' for name, part in functions.items()
+        f"{_head_rule(format, name, token_ids)} @{part} {quoted(format.tail)}"
+        for name, part in functions.items()
     )
     opening, closing = (
         literal(mark, token_ids) if mark else "" for mark in (format.opening, format.closing)
     )
-    return f"calls: {opening} call{more} {closing}\ncall: {calls}\n"
+    return f"calls: {opening} call{more} {closing}\ncall: {calls}\n{_id_rule(format, token_ids)}"
+
+
+def _head_rule(format: ToolFormat, name: str, token_ids: Mapping[str, int]) -> str:
+    if not _id_rule(format, token_ids):
+        return literal(format.head(name), token_ids)
+    return f"{quoted(name)} id? {literal(format.before_arguments, token_ids)}"
+
+
+def _id_rule(format: ToolFormat, token_ids: Mapping[str, int]) -> str:
+    """Nothing, where the model has no mark for ids."""
+    if format.before_id not in token_ids:
+        return ""
+    mark = literal(format.before_id, token_ids)
+    return f"id: {mark} ID\nID: /[a-zA-Z0-9]{{{format.id_len}}}/\n"
 
 
 def required_rules(format: ToolFormat, token_ids: Mapping[str, int]) -> str:

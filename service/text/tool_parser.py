@@ -1,9 +1,11 @@
 """Finds the tool calls in an answer that comes in pieces. Knows no tokens and no tool.
 
     text [spaces] begin opening {"name": "f", "arguments": {…}} between {…} closing
+    text [spaces] begin f[CALL_ID]…[ARGS]{…} between g[ARGS]{…}
 
 Looks at each character a bounded number of times. What is passed on, joined, doesn't depend on how
-the text was cut. A call is told when its name is known, its arguments as the model wrote them.
+the text was cut. A call is told when its name is known, its arguments as the model wrote them. Its
+id is ours, since a model may write one twice.
 """
 
 import json
@@ -37,7 +39,9 @@ class ToolParser:
         self._finder = MarkFinder(
             [mark for mark in marks if mark], only_at_start=only_at_start or not format.begin
         )
-        self._call: _Call | None = None
+        self._between: list[str] = []
+        """Of the text before the next object; names may be in it."""
+        self._call: _Call | _NamedCall | None = None
         self._pieces: list[CallPiece] = []
         self._num_calls = 0
 
@@ -66,17 +70,25 @@ class ToolParser:
         """Between the objects is only what the format puts there."""
         if self._call is None:
             if char != "{":
+                self._between.append(char)
                 return
-            self._call = _Call(self._format.arguments_key)
+            self._call = self._begin_call()
         call = self._call
         call.push(char)
         if call.name and not call.is_told:
             call.is_told = True
             self._pieces.append(CallPiece(self._num_calls, self._new_id(), call.name))
             self._num_calls += 1
-        if call.depth == 0:
+        if call.is_whole:
             self._tell_arguments()
             self._call = None
+
+    def _begin_call(self) -> "_Call | _NamedCall":
+        before = "".join(self._between)
+        self._between.clear()
+        if self._format.before_arguments:
+            return _NamedCall(self._format.name_in(before))
+        return _Call(self._format.arguments_key)
 
     def _tell_arguments(self) -> None:
         if self._call is not None and self._call.is_told and self._call.arguments:
@@ -90,6 +102,45 @@ class ToolParser:
         return f"call_{uuid.uuid4().hex}"
 
 
+class _Nesting:
+    """How deep in objects and arrays of JSON a text is that is read character by character."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.in_string = False
+        self._escaped = False
+
+    def push(self, char: str) -> None:
+        if self.in_string:
+            self.in_string = self._escaped or char != '"'
+            self._escaped = char == "\\" and not self._escaped
+        elif char == '"':
+            self.in_string = True
+        elif char in "{[":
+            self.depth += 1
+        elif char in "}]":
+            self.depth -= 1
+
+
+class _NamedCall:
+    """Reads one object that is the arguments of a call whose name stood before it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.arguments: list[str] = []
+        """What is new of them."""
+        self.is_told = False
+        self._nesting = _Nesting()
+
+    @property
+    def is_whole(self) -> bool:
+        return self._nesting.depth == 0
+
+    def push(self, char: str) -> None:
+        self._nesting.push(char)
+        self.arguments.append(char)
+
+
 class _Call:
     """Reads one object, character by character, for two of its values."""
 
@@ -97,18 +148,20 @@ class _Call:
         self.name = ""
         self.arguments: list[str] = []
         """What is new of them."""
-        self.depth = 0
         self.is_told = False
+        self._nesting = _Nesting()
         self._arguments_key = arguments_key
         self._key = ""
         self._raw: list[str] = []
         self._in_value = False
-        self._in_string = False
-        self._escaped = False
+
+    @property
+    def is_whole(self) -> bool:
+        return self._nesting.depth == 0
 
     def push(self, char: str) -> None:
-        outer = self.depth <= 1 and not self._in_string
-        self._follow(char)
+        outer = self._nesting.depth <= 1 and not self._nesting.in_string
+        self._nesting.push(char)
         if not outer:
             self._keep(char)
         elif char == ":" and not self._in_value:
@@ -116,19 +169,8 @@ class _Call:
             self._in_value = True
         elif char in ",}":
             self._end_value()
-        elif self.depth and char not in " \n\r\t" and (self._in_value or char == '"'):
+        elif self._nesting.depth and char not in " \n\r\t" and (self._in_value or char == '"'):
             self._keep(char)
-
-    def _follow(self, char: str) -> None:
-        if self._in_string:
-            self._in_string = self._escaped or char != '"'
-            self._escaped = char == "\\" and not self._escaped
-        elif char == '"':
-            self._in_string = True
-        elif char in "{[":
-            self.depth += 1
-        elif char in "}]":
-            self.depth -= 1
 
     def _keep(self, char: str) -> None:
         if self._in_value and self._key == self._arguments_key:
