@@ -63,7 +63,7 @@ $(VENV)/installed: $(VENV)/pip pyproject.toml hatch_build.py $(wildcard model/na
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	$(PIP_INSTALL) $(PINNED) --editable '.[hub]' --group dev --group loadtests
+	$(PIP_INSTALL) $(PINNED) --editable '.[hub,otel]' --group dev --group loadtests
 	touch $@
 
 $(VENV)/audit: pyproject.toml

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
+from fastapi.telemetry import TelemetryConfig
 from pydantic.json_schema import models_json_schema
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -32,13 +33,22 @@ from service.limits import Admission
 from service.metrics import EngineReading, Metrics
 from service.quota import Quotas
 from service.text.model import TextModel
+from service.tracing import Tracer
 
 BODIES = (ChatRequest, CompletionRequest, EmbeddingRequest, TokenizeRequest, DetokenizeRequest)
 CORS: Mapping[str, Any] = {
     "allow_methods": ["GET", "POST"],
     "allow_headers": ["*"],
-    "expose_headers": ["x-request-id", "retry-after"],
+    "expose_headers": ["x-request-id", "retry-after", "traceparent"],
 }
+FASTAPIS_TELEMETRY: TelemetryConfig = {
+    "tracing": False,
+    "metrics": False,
+    "logs": False,  # of what clients sent
+    "operation_spans": False,
+    "auto_configure": False,
+}
+"""Octavo has its own, and FastAPI's is to be had by a variable of the environment."""
 
 
 def create_app(
@@ -47,6 +57,7 @@ def create_app(
     load_text: Callable[[Path], TextModel],
     config: ServerConfig,
     keys: KeyRing | None = None,
+    tracer: Tracer | None = None,
 ) -> "App":
     """Its lifespan fetches the model and loads it; `read_status` tells how that goes."""
     tenants = keys.names if keys else ()
@@ -75,9 +86,10 @@ def create_app(
         title="octavo",
         version=version("octavo"),
         lifespan=lambda app: lifespan(engine, partial(served.load, fetch, load_text)),
-        middleware=make_middleware(config, keys, metrics),
+        middleware=make_middleware(config, keys, metrics, tracer),
         exception_handlers=dict(HANDLERS),
         redirect_slashes=False,
+        telemetry=FASTAPIS_TELEMETRY,
     )
     app.root_path = config.root_path  # paths may come with it or without
     app.state.served = served
@@ -96,12 +108,12 @@ def routers(config: ServerConfig) -> list[APIRouter]:
 
 
 def make_middleware(
-    config: ServerConfig, keys: KeyRing | None, metrics: Metrics
+    config: ServerConfig, keys: KeyRing | None, metrics: Metrics, tracer: Tracer | None
 ) -> list[Middleware]:
     """Outermost first. Browsers ask for CORS without a key, so that its answer comes before."""
     quotas = Quotas()
     account = partial(charge, quotas, metrics.tenant_ended)
-    layers = [Middleware(RequestContext, account)]
+    layers = [Middleware(RequestContext, account, tracer)]
     if config.allowed_hosts:
         layers.append(Middleware(Hosts, split_names(config.allowed_hosts)))
     if config.cors_origins:

@@ -8,7 +8,7 @@ the rest.
 
 import logging
 import sys
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from importlib import metadata
@@ -25,6 +25,7 @@ from service import (
     hub,
     inspection,
     logs,
+    otel,
     server,
     sockets,
     terminal,
@@ -44,6 +45,7 @@ from service.errors import CommandError
 from service.flags import with_knobs
 from service.simulation import run as simulation
 from service.text import model as text
+from service.tracing import Tracer
 
 DEFAULT_MODEL = "smollm2-135m"
 MODEL_HELP = "An alias, a Hugging Face id (org/name, org/name/file.gguf), a folder or a .gguf file."
@@ -106,8 +108,11 @@ def serve(
     logs.configure(server_config.log_format)
     keys = read_keys(server_config.api_key_file) if server_config.api_key_file else None
     # Before anything is imported, fetched or loaded, which may take minutes:
-    with sockets.bind(server_config) as listener:
-        boot = Boot(lambda: build(model, engine, server_config, keys))
+    with (
+        sockets.bind(server_config) as listener,
+        open_tracer(server_config.otlp_endpoint) as tracer,
+    ):
+        boot = Boot(lambda: build(model, engine, server_config, keys, tracer))
         server.run(boot, listener, lambda: status(boot.app), server_config, keys)
 
 
@@ -179,7 +184,11 @@ def bench(context: typer.Context) -> None:
 
 
 def build(
-    model: str, engine: EngineConfig, config: ServerConfig, keys: KeyRing | None
+    model: str,
+    engine: EngineConfig,
+    config: ServerConfig,
+    keys: KeyRing | None,
+    tracer: Tracer | None,
 ) -> "api.App":
     names = config.served_model_name or hub.public_names(model)
     named = replace(config, served_model_name=names)
@@ -187,7 +196,12 @@ def build(
     load_text = partial(
         text.TextModel.load, use_generation_config=config.generation_config == "auto"
     )
-    return api.create_app(client.EngineClient(engine), fetch, load_text, named, keys)
+    return api.create_app(client.EngineClient(engine), fetch, load_text, named, keys, tracer)
+
+
+def open_tracer(endpoint: str) -> AbstractContextManager[Tracer | None]:
+    """None takes none of the time that OpenTelemetry's import does."""
+    return otel.open_tracer(endpoint) if endpoint else nullcontext()
 
 
 def status(app: "api.App | None") -> EngineStatus:

@@ -5,7 +5,7 @@ in the environment; nothing else reads flags or the environment.
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -23,9 +23,10 @@ class ConfigError(ValueError):
     """A knob's value can't be used; the message names the knob, the value and the remedy."""
 
 
-def knob(default: Any, help: str) -> Any:
-    """A config field with its default and the sentence that `--help` shows for it."""
-    return field(default=default, metadata={"help": help})
+def knob(default: Any, help: str, *, variables: Sequence[str] = ()) -> Any:
+    """A config field with its default, the sentence that `--help` shows for it, and the variables
+    of the environment by which others than us know it."""
+    return field(default=default, metadata={"help": help, "variables": variables})
 
 
 def require(condition: bool, name: str, value: object, remedy: str) -> None:
@@ -120,6 +121,11 @@ class ServerConfig:
     debug_endpoints: bool = knob(False, "Whether /debug/steps shows the engine's last steps.")
     metrics_compat: str = knob("none", "vllm: metrics under vLLM's names, too; or none.")
     log_format: str = knob("auto", "json, pretty, or auto: pretty on a terminal.")
+    otlp_endpoint: str = knob(
+        "",
+        "URL of an OpenTelemetry collector, such as http://localhost:4318; none: no traces.",
+        variables=["OTEL_EXPORTER_OTLP_ENDPOINT"],
+    )
 
     def __post_init__(self) -> None:
         require(0 <= self.port <= 65535, "port", self.port, "take 0 to 65535")
@@ -141,6 +147,8 @@ class ServerConfig:
         one_of(self, TOOL_PARSERS, "tool_parser")
         one_of(self, REASONING_PARSERS, "reasoning_parser")
         one_of(self, ("auto", "json", "pretty"), "log_format")
+        is_url = not self.otlp_endpoint or re.fullmatch(r"https?://[^/\s]\S*", self.otlp_endpoint)
+        require(bool(is_url), "otlp_endpoint", self.otlp_endpoint, "write http://HOST:PORT")
 
     @property
     def served_names(self) -> list[str]:

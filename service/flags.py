@@ -58,7 +58,7 @@ def flag(field: Field[Any], *, panel: str) -> Parameter:
     """The parameter from which typer makes a field's flag."""
     option = typer.Option(
         f"--{field.name.replace('_', '-')}",
-        envvar=f"OCTAVO_{field.name.upper()}",
+        envvar=[f"OCTAVO_{field.name.upper()}", *field.metadata["variables"]],
         help=field.metadata["help"],
         rich_help_panel=panel,
         parser=parse_size if is_size(field) else None,

@@ -17,6 +17,7 @@ LAZY = (
     "service.engine.client",
     "service.hub",
     "service.inspection",
+    "service.otel",
     "service.simulation.run",
     "service.terminal",
     "service.text.model",

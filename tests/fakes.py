@@ -29,6 +29,7 @@ from service.text.definition import TokenizerDefinition
 from service.text.model import TextModel
 from service.text.token_bytes import ALPHABET_TO_LATIN1
 from service.text.tokenizer import Tokenizer
+from service.tracing import Tracer
 
 END, START = 256, 257
 VOCAB_SIZE = 258
@@ -199,12 +200,13 @@ class Client:
         keys: KeyRing | None = None,
         *,
         text: TextModel | None = None,
+        tracer: Tracer | None = None,
         **config: Any,
     ) -> None:
         self.engine = engine or FakeEngine()
         knobs = {"served_model_name": "tiny,tiny-too"} | config
         load = load_text if text is None else lambda _: text
-        self.app = create_app(self.engine, fetch, load, ServerConfig(**knobs), keys)
+        self.app = create_app(self.engine, fetch, load, ServerConfig(**knobs), keys, tracer)
         asyncio.run(self.app.state.served.load(fetch, load))
 
     def request(self, method: str, path: str, **request: Any) -> httpx.Response:

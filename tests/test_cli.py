@@ -141,11 +141,12 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 def test_every_knob_is_a_flag(command: str, others: set[str], configs: list[Any]) -> None:
     group: Any = typer.main.get_command(cli.app)
     parameters = {parameter.name: parameter for parameter in group.commands[command].params}
-    knobs = {field.name for config in configs for field in fields(config)}
-    assert parameters.keys() == knobs | others
-    for name in knobs:
+    knobs = [field for config in configs for field in fields(config)]
+    assert parameters.keys() == {knob.name for knob in knobs} | others
+    for knob in knobs:
+        name, others_know = knob.name, knob.metadata["variables"]
         assert parameters[name].opts == [f"--{name.replace('_', '-')}"]
-        assert parameters[name].envvar == f"OCTAVO_{name.upper()}"
+        assert parameters[name].envvar == [f"OCTAVO_{name.upper()}", *others_know]
 
 
 def test_version(run: Any) -> None:

@@ -49,6 +49,7 @@ KNOBS = {
         "debug_endpoints",
         "metrics_compat",
         "log_format",
+        "otlp_endpoint",
     ],
     SamplingConfig: ["temperature", "top_p", "max_tokens", "seed"],
     SimulationConfig: [
@@ -119,6 +120,8 @@ def test_defaults_are_valid(config: type[Any]) -> None:
         (ServerConfig, "tool_parser", "none", f"take one of {TOOL_PARSERS}"),
         (ServerConfig, "reasoning_parser", "x", f"take one of {REASONING_PARSERS}"),
         (ServerConfig, "log_format", "xml", "take one of ('auto', 'json', 'pretty')"),
+        (ServerConfig, "otlp_endpoint", "localhost:4318", "write http://HOST:PORT"),
+        (ServerConfig, "otlp_endpoint", "grpc://localhost:4317", "write http://HOST:PORT"),
         (SamplingConfig, "temperature", -0.1, "take 0 to 2"),
         (SamplingConfig, "temperature", float("nan"), "take 0 to 2"),
         (SamplingConfig, "top_p", 0.0, "take more than 0, up to 1"),

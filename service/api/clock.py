@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 from service.engine.messages import Event, Timings
 from service.metrics import Metrics
+from service.tracing import Stage
 
 
 class SequenceClock:
@@ -18,19 +19,24 @@ class SequenceClock:
         self._observe = metrics.first_token
         self._metrics = metrics
         self._engines: Timings | None = None
+        self.stages: list[Stage] = []
+        """Those that have ended; the engine tells of the first two with the first token."""
 
     def tick(self, event: Event) -> None:
+        now = time.monotonic()
         if event.token_ids:
-            now = time.monotonic()
             self._observe(now - self._last)
             self._observe = self._metrics.next_token
             self._first = self._first or now
             self._last = now
         if event.timings is not None:
-            self._take(event.timings)
+            self._take(event.timings, now)
 
-    def _take(self, timings: Timings) -> None:
+    def _take(self, timings: Timings, now: float) -> None:
         if self._engines is None:
+            admitted = now - timings.prefill_seconds
+            arrived = admitted - timings.queue_seconds
+            self.stages = [Stage("queue", arrived, admitted), Stage("prefill", admitted, now)]
             self._metrics.prefill_ended(
                 queue_seconds=timings.queue_seconds, prefill_seconds=timings.prefill_seconds
             )
@@ -40,6 +46,7 @@ class SequenceClock:
         """Nothing more will come."""
         if self._first is not None:
             self._metrics.decode_ended(self._last - self._first)
+            self.stages.append(Stage("decode", self._first, self._last))
 
     @property
     def first_token_at(self) -> float:

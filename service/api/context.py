@@ -1,4 +1,4 @@
-"""The app's outermost middleware: a request's id, its line in the log, and the last resort.
+"""The app's outermost middleware: a request's id, its line in the log, its trace, the last resort.
 
 Pure ASGI, so that the events of a stream pass through it one by one.
 """
@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.api.errors import as_api_error
 from service.api.gate import PUBLIC
 from service.logs import begin_request
+from service.tracing import Tracer, begin_trace
 
 log = logging.getLogger("octavo.access")
 
@@ -36,16 +37,19 @@ def _nobody(scope: Scope, notes: Mapping[str, Any]) -> None:
 
 
 class RequestContext:
-    def __init__(self, app: ASGIApp, account: Account = _nobody) -> None:
+    def __init__(
+        self, app: ASGIApp, account: Account = _nobody, tracer: Tracer | None = None
+    ) -> None:
         """`account` gets each request that has ended, with what was noted of it."""
         self._app = app
         self._account = account
+        self._tracer = tracer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        exchange = _Exchange(scope, send)
+        exchange = _Exchange(scope, send, self._tracer)
         if scope["method"] == "HEAD":  # in a copy: the server's own leaves the body out by it
             scope = {**scope, "method": "GET"}
         try:
@@ -55,14 +59,14 @@ class RequestContext:
         except Exception as error:
             await exchange.fail(error, scope, receive)
         finally:
-            exchange.log()
+            exchange.end()
             self._account(scope, exchange.notes)
 
 
 class _Exchange:
-    """One request and its answer, as far as they concern the log."""
+    """One request and its answer, as far as they concern log and trace."""
 
-    def __init__(self, scope: Scope, send: Send) -> None:
+    def __init__(self, scope: Scope, send: Send, tracer: Tracer | None) -> None:
         asked_id = Headers(scope=scope).get("x-request-id", "")
         self.id = asked_id if SANE_ID.fullmatch(asked_id) else uuid.uuid4().hex
         self.status = 0
@@ -72,6 +76,9 @@ class _Exchange:
         self._is_probe = get_route_path(scope) in PUBLIC
         self._send = send
         self._started = time.monotonic()
+        self._trace = begin_trace(None if self._is_probe else tracer, scope)
+        if self._trace is not None:
+            self.notes["trace_id"] = self._trace.id
 
     @property
     def _is_routine(self) -> bool:
@@ -81,7 +88,10 @@ class _Exchange:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            MutableHeaders(scope=message)["x-request-id"] = self.id
+            headers = MutableHeaders(scope=message)
+            headers["x-request-id"] = self.id
+            if self._trace is not None:
+                headers["traceparent"] = self._trace.traceparent
         await self._send(message)
 
     async def fail(self, error: Exception, scope: Scope, receive: Receive) -> None:
@@ -90,7 +100,12 @@ class _Exchange:
             raise error
         await as_api_error(error).response()(scope, receive, self.send)
 
-    def log(self) -> None:
+    def end(self) -> None:
+        self._log()
+        if self._trace is not None:
+            self._trace.end(self.id, self.status, self.notes)
+
+    def _log(self) -> None:
         fields: dict[str, Any] = {
             "method": self._method,
             "path": self._path,

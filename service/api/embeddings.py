@@ -21,7 +21,7 @@ from starlette.responses import Response
 from model.batch import Pooling
 from service.api.body import read_json, request_body
 from service.api.caller import Calling
-from service.api.clock import TimelyEvents
+from service.api.clock import SequenceClock, TimelyEvents
 from service.api.errors import bad_request
 from service.api.generation import checked
 from service.api.plan import salt_of
@@ -32,6 +32,7 @@ from service.api.schema_base import Object
 from service.api.sequences import counted, let_in, missed_deadline, run_side_by_side
 from service.api.served import Ready, Serving, Ticket
 from service.api.sse import while_connected
+from service.api.traced import trace_embedding
 from service.engine.messages import Event, Request
 from service.limits import Place
 from service.logs import note
@@ -89,6 +90,7 @@ class Embedding:
         self._requests = [
             self._request(index, prompt_ids, asked) for index, prompt_ids in enumerate(prompts)
         ]
+        self._clocks = [SequenceClock(ticket.started, serving.metrics) for _ in self._requests]
 
     def _request(self, index: int, prompt_ids: list[int], asked: EmbeddingRequest) -> Request:
         max_model_len = self._serving.info.max_model_len
@@ -111,16 +113,18 @@ class Embedding:
         lens = [len(request.prompt_ids) for request in self._requests]
         with let_in(self._serving, self._ticket, lens, n=1) as places:
             try:
-                pairs = zip(self._requests, places, strict=True)
-                return await run_side_by_side([self._embed(*pair) for pair in pairs])
+                each = zip(self._requests, places, self._clocks, strict=True)
+                return await run_side_by_side([self._embed(*one) for one in each])
             finally:
                 note(prompt_tokens=sum(lens))
+                trace_embedding(self._ticket, self._clocks)
 
-    async def _embed(self, request: Request, place: Place) -> Vector:
+    async def _embed(self, request: Request, place: Place, clock: SequenceClock) -> Vector:
         metrics = self._serving.metrics
         with counted(self._ticket, metrics, lambda: 0) as end:
             event, expired = await self._only_event(request)
             place.leave(time.monotonic(), computed=not expired)
+            clock.tick(event)
             end.outcome = "deadline" if expired else "stop"
             if expired:
                 raise missed_deadline(metrics)

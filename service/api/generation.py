@@ -23,6 +23,7 @@ from service.api.plan import plan
 from service.api.schema import AnyRequest
 from service.api.sequences import End, counted, let_in, missed_deadline, run_side_by_side
 from service.api.served import Serving, Ticket
+from service.api.traced import trace_generation
 from service.engine.messages import Event
 from service.limits import Place
 from service.logs import note
@@ -125,6 +126,7 @@ class Generation:
                 await self._end_late(emit)
             finally:
                 self._note_end()
+                trace_generation(self.ticket, self.asked, self._requests[0], self._clocks)
 
     async def _run_choice(self, choice: Choice, place: Place, emit: Emit) -> None:
         clock = self._clocks[choice.index]

@@ -8,8 +8,8 @@ import pytest
 from tests.test_project import PRODUCT, TREES, name_of
 
 WALL_CLOCK = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "datetime.today"}
-TELLS_THE_TIME = {"service/api/served.py", "service/text/chat_template.py"}
-"""When an answer was made, and today's date, for people and models to read."""
+TELLS_THE_TIME = {"service/api/served.py", "service/otel.py", "service/text/chat_template.py"}
+"""When an answer was made, when a span began, and today's date, for people and models to read."""
 
 
 @pytest.mark.parametrize("path", PRODUCT, ids=name_of)
