@@ -13,17 +13,14 @@ from typing import Any
 
 from fastapi import APIRouter, FastAPI
 from fastapi.telemetry import TelemetryConfig
-from pydantic.json_schema import models_json_schema
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
 from service.api import chat, completions, debug, embeddings, models, ops, tokens
 from service.api.context import RequestContext
-from service.api.embeddings import EmbeddingRequest
+from service.api.description import complete
 from service.api.errors import HANDLERS
 from service.api.gate import Gate, Hosts, charge
-from service.api.schema import ChatRequest, CompletionRequest
-from service.api.schema_tokens import DetokenizeRequest, TokenizeRequest
 from service.api.served import ServedModel
 from service.auth import KeyRing
 from service.config import ServerConfig, split_names
@@ -35,7 +32,6 @@ from service.quota import Quotas
 from service.text.model import TextModel
 from service.tracing import Tracer
 
-BODIES = (ChatRequest, CompletionRequest, EmbeddingRequest, TokenizeRequest, DetokenizeRequest)
 CORS: Mapping[str, Any] = {
     "allow_methods": ["GET", "POST"],
     "allow_headers": ["*"],
@@ -145,16 +141,10 @@ async def lifespan(
 
 
 class App(FastAPI):
-    """Adds the bodies that the routes parse themselves to /openapi.json."""
+    """Completes /openapi.json by what the routes do themselves."""
 
     def openapi(self) -> dict[str, Any]:
-        description = super().openapi()
-        _, schemas = models_json_schema(
-            [(body, "validation") for body in BODIES],
-            ref_template="#/components/schemas/{model}",
-        )
-        description.setdefault("components", {}).setdefault("schemas", {}).update(schemas["$defs"])
-        return description
+        return complete(super().openapi())
 
 
 def read_engine(engine: Engine, startup_seconds: Mapping[str, float]) -> EngineReading:

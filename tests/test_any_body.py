@@ -12,6 +12,7 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion
 
 from service.engine.messages import Event, Request
+from tests.description import check_answer
 from tests.fakes import (
     END,
     START,
@@ -130,9 +131,12 @@ CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 
 
 def post(path: str, body: Body) -> httpx.Response:
-    return CLIENT.request(
+    """The answer, which is as /openapi.json says."""
+    answer = CLIENT.request(
         "POST", path, content=orjson.dumps(body), headers={"content-type": "application/json"}
     )
+    check_answer(path, "post", answer)
+    return answer
 
 
 def answered(path: str, body: Body) -> Any:

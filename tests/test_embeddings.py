@@ -12,8 +12,9 @@ import httpx
 import pytest
 
 from service.api.caller import Caller
-from service.api.embeddings import Embedding, EmbeddingRequest, unit
+from service.api.embeddings import Embedding, unit
 from service.api.errors import ApiError
+from service.api.schema_embeddings import EmbeddingRequest
 from service.engine.messages import Event, Request
 from tests.fakes import (
     MAX_MODEL_LEN,

@@ -105,9 +105,3 @@ def _join_location(location: tuple[int | str, ...]) -> str:
     """("messages", 0, "role") is written messages[0].role."""
     steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in location)
     return "".join(steps).removeprefix(".")
-
-
-def request_body(model: type[BaseModel]) -> dict[str, Any]:
-    """For the route's description, which FastAPI can't make where it doesn't parse the body."""
-    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

@@ -12,21 +12,32 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.api.answer import Logprobs, answer
-from service.api.body import read_json, request_body
+from service.api.body import read_json
 from service.api.caller import Calling
 from service.api.choice import Delta
+from service.api.description import DEADLINE, OF_GENERATION, described
 from service.api.form import form_of_chat
 from service.api.generation import Generation
 from service.api.logprobs import LogprobEntry, TokenChance
 from service.api.prompts import encode_chat, num_kept
 from service.api.schema import ChatRequest
+from service.api.schema_generated import ChatCompletion, ChatCompletionChunk
 from service.api.served import Ready
 from service.api.tool_calls import spell_call_piece, spell_calls
 
 router = APIRouter(tags=["generation"])
 
 
-@router.post("/v1/chat/completions", openapi_extra=request_body(ChatRequest))
+DESCRIPTION = described(
+    ChatCompletion,
+    body=ChatRequest,
+    chunk=ChatCompletionChunk,
+    errors=OF_GENERATION,
+    parameters=[DEADLINE],
+)
+
+
+@router.post("/v1/chat/completions", openapi_extra=DESCRIPTION)
 async def create_chat_completion(request: Request, serving: Ready, caller: Calling) -> Response:
     asked = await read_json(request, ChatRequest, max_bytes=serving.max_body_bytes)
     ticket = serving.ticket("chatcmpl", asked.model, caller)

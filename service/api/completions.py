@@ -11,20 +11,31 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.api.answer import Logprobs, answer
-from service.api.body import read_json, request_body
+from service.api.body import read_json
 from service.api.caller import Calling
 from service.api.choice import Delta
+from service.api.description import DEADLINE, OF_GENERATION, described
 from service.api.form import form_of_completion
 from service.api.generation import Generation
 from service.api.logprobs import LogprobEntry
 from service.api.prompts import encode_prompts, num_kept
 from service.api.schema import CompletionRequest
+from service.api.schema_generated import Completion, CompletionChunk
 from service.api.served import Ready
 
 router = APIRouter(tags=["generation"])
 
 
-@router.post("/v1/completions", openapi_extra=request_body(CompletionRequest))
+DESCRIPTION = described(
+    Completion,
+    body=CompletionRequest,
+    chunk=CompletionChunk,
+    errors=OF_GENERATION,
+    parameters=[DEADLINE],
+)
+
+
+@router.post("/v1/completions", openapi_extra=DESCRIPTION)
 async def create_completion(request: Request, serving: Ready, caller: Calling) -> Response:
     asked = await read_json(request, CompletionRequest, max_bytes=serving.max_body_bytes)
     ticket = serving.ticket("cmpl", asked.model, caller)

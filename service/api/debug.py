@@ -11,8 +11,10 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.requests import Request
 
+from service.api.description import OF_ALL, described
 from service.api.errors import bad_request, shown
 from service.api.responses import JsonResponse
+from service.api.schema_answers import Steps
 from service.api.served import Served
 from service.engine.recorder import Step
 
@@ -22,8 +24,18 @@ EARLY_PHASES = ("report", "intake")
 """A step's record is begun after these, which its time counts too."""
 COUNTERS = ("num_running", "num_waiting", "num_free_pages")
 
+FORMAT = {
+    "name": "format",
+    "in": "query",
+    "description": "chrome: for a trace viewer.",
+    "schema": {"type": "string", "enum": ["json", "chrome"], "default": "json"},
+    "example": "chrome",
+}
 
-@router.get("/steps")
+
+@router.get(
+    "/steps", openapi_extra=described(Steps, errors=(*OF_ALL, 400, 403), parameters=[FORMAT])
+)
 async def get_steps(request: Request, served: Served) -> JsonResponse:
     steps = list(served.recorder.steps)
     match request.query_params.get("format", "json"):

@@ -11,24 +11,23 @@ import math
 import time
 from array import array
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Any
 
 from fastapi import APIRouter
-from pydantic import Field
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from model.batch import Pooling
-from service.api.body import read_json, request_body
+from service.api.body import read_json
 from service.api.caller import Calling
 from service.api.clock import SequenceClock, TimelyEvents
+from service.api.description import DEADLINE, OF_GENERATION, described
 from service.api.errors import bad_request
 from service.api.generation import checked
 from service.api.plan import salt_of
 from service.api.prompts import encode_prompts, too_long
 from service.api.responses import JsonResponse
-from service.api.schema import Prompts
-from service.api.schema_base import Object
+from service.api.schema_answers import EmbeddingList
+from service.api.schema_embeddings import EmbeddingRequest
 from service.api.sequences import counted, let_in, missed_deadline, run_side_by_side
 from service.api.served import Ready, Serving, Ticket
 from service.api.sse import while_connected
@@ -42,20 +41,12 @@ router = APIRouter(tags=["generation"])
 Vector = Sequence[float]
 
 
-class EmbeddingRequest(Object):
-    input: Annotated[Prompts, Field(description="texts, or token ids", examples=["Hello"])]
-    model: str | None = None
-    encoding_format: Literal["float", "base64"] = "float"
-    dimensions: Annotated[
-        int | None, Field(ge=1, description="keep the first so many numbers; all by default")
-    ] = None
-    pooling: Annotated[
-        Pooling, Field(description="the last token's vector, or the mean of all tokens'")
-    ] = "last"
-    add_special_tokens: bool = True
+DESCRIPTION = described(
+    EmbeddingList, body=EmbeddingRequest, errors=OF_GENERATION, parameters=[DEADLINE]
+)
 
 
-@router.post("/v1/embeddings", openapi_extra=request_body(EmbeddingRequest))
+@router.post("/v1/embeddings", openapi_extra=DESCRIPTION)
 async def create_embeddings(request: HttpRequest, serving: Ready, caller: Calling) -> Response:
     asked = await read_json(request, EmbeddingRequest, max_bytes=serving.max_body_bytes)
     ticket = serving.ticket("embd", asked.model, caller)

@@ -7,20 +7,24 @@ from importlib.metadata import version
 
 from fastapi import APIRouter
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
+from service.api.description import described, errors_of
 from service.api.errors import RETRY_AFTER
 from service.api.responses import JsonResponse
+from service.api.schema_answers import Liveness, Readiness, Version
 from service.api.served import Served
 from service.drain import is_draining
 from service.metrics import CONTENT_TYPE
 
 HOPELESS = ("failed", "stopped", "stuck")
 
+READINESS = described(Readiness, unready=Readiness, errors=[500])
+
 router = APIRouter(tags=["operations"])
 
 
-@router.get("/livez")
+@router.get("/livez", openapi_extra=described(Liveness, unready=Liveness, errors=[500]))
 async def get_liveness(served: Served) -> JsonResponse:
     """Fails when only a new process can help: the engine is gone and won't come back, or is
     silent and isn't restarted."""
@@ -28,8 +32,8 @@ async def get_liveness(served: Served) -> JsonResponse:
     return JsonResponse({"status": phase}, 503 if phase in HOPELESS else 200)
 
 
-@router.get("/readyz")
-@router.get("/health")
+@router.get("/readyz", openapi_extra=READINESS)
+@router.get("/health", openapi_extra=READINESS)
 async def get_readiness(request: Request, served: Served) -> JsonResponse:
     """Fails while requests aren't taken, with what is being done about it."""
     if is_draining(request.scope.get("state", {})):
@@ -41,11 +45,15 @@ async def get_readiness(request: Request, served: Served) -> JsonResponse:
     return JsonResponse(body, 503, RETRY_AFTER)
 
 
-@router.get("/metrics")
+@router.get(
+    "/metrics",
+    response_class=PlainTextResponse,
+    openapi_extra={"responses": errors_of([500])},
+)
 async def get_metrics(served: Served) -> Response:
     return Response(served.metrics.render(), media_type=CONTENT_TYPE)
 
 
-@router.get("/version")
+@router.get("/version", openapi_extra=described(Version, errors=[500]))
 async def get_version() -> JsonResponse:
     return JsonResponse({"version": version("octavo")})

@@ -14,6 +14,7 @@ from service.api.schema_generation import (
     GenerationRequest,
 )
 from service.api.schema_messages import ChatPrompt
+from service.api.schema_sampling import TokenId
 from service.api.schema_tools import OldForm
 
 MAX_PROMPTS = 128
@@ -101,10 +102,16 @@ def _is_prompt(value: Any) -> bool:
     return isinstance(value, str) and value != ""
 
 
+_Text = Annotated[str, Field(min_length=1)]
+_Ids = Annotated[list[TokenId], Field(min_length=1)]
 Prompts = Annotated[
     list[Prompt],
     PlainValidator(
-        _as_prompts, json_schema_input_type=str | list[str] | list[int] | list[list[int]]
+        _as_prompts,
+        json_schema_input_type=_Text
+        | Annotated[list[_Text], Field(min_length=1, max_length=MAX_PROMPTS)]
+        | _Ids
+        | Annotated[list[_Ids], Field(min_length=1, max_length=MAX_PROMPTS)],
     ),
 ]
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 
@@ -25,5 +25,9 @@ def _not_yet(value: Any) -> Any:
     return value
 
 
-NotYet = Annotated[Any, AfterValidator(_not_yet)]
+NotYet = Annotated[
+    Any,
+    AfterValidator(_not_yet),
+    Field(description="Not supported: empty, false or refused.", examples=[None]),
+]
 """Within an object what `service.api.unsupported` is for requests: empty, false, or refused."""

@@ -27,11 +27,15 @@ def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
+Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LEN)]
 Stops = Annotated[
-    list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_LEN)]],
+    list[Stop],
     Field(max_length=MAX_STOPS),
     FailFast(),
-    BeforeValidator(_as_list, json_schema_input_type=str | list[str]),
+    BeforeValidator(
+        _as_list,
+        json_schema_input_type=Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS)],
+    ),
 ]
 
 

@@ -33,23 +33,48 @@ def _part_text(part: Any) -> str:
             raise ValueError("a part is an object with a type")
 
 
+class TextPart(Object):
+    type: Literal["text"] = Field(description="Nothing else can be read.", examples=["text"])
+    text: str = Field(description="What it says.", examples=["Hello"])
+
+
 class Message(Object):
-    role: Role
+    role: Role = Field(description="Whose it is; developer is system.", examples=["user"])
     content: Annotated[
         str | None,
-        BeforeValidator(_join_parts, json_schema_input_type=str | list[dict[str, str]] | None),
-        Field(validate_default=True),
+        BeforeValidator(_join_parts, json_schema_input_type=str | list[TextPart] | None),
+        Field(
+            validate_default=True,
+            description="What it says; parts are lines. Only an assistant's may be missing.",
+            examples=["Hello", [{"type": "text", "text": "Hello"}]],
+        ),
     ] = None
-    name: str | None = None
-    tool_call_id: str | None = None
+    name: str | None = Field(
+        default=None, description="Who of that role, for templates that say it.", examples=["Ann"]
+    )
+    tool_call_id: str | None = Field(
+        default=None, description="Of a tool: which call it answers.", examples=["call_5f1d0c"]
+    )
     audio: NotYet = None
     function_call: NotYet = None
-    reasoning: str | None = None
-    reasoning_content: str | None = None
-    refusal: NotYet = None
-    tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_CALLS), FailFast()] = Field(
-        default=[]
+    reasoning: str | None = Field(
+        default=None, description="As reasoning_content.", examples=["Hm."]
     )
+    reasoning_content: str | None = Field(
+        default=None,
+        description="What an assistant thought first, for templates that show it.",
+        examples=["Hm."],
+    )
+    refusal: NotYet = None
+    tool_calls: Annotated[
+        list[ToolCall],
+        Field(
+            max_length=MAX_CALLS,
+            description="What an assistant called.",
+            examples=[[{"id": "call_5f1d0c", "function": {"name": "now", "arguments": "{}"}}]],
+        ),
+        FailFast(),
+    ] = Field(default=[])
     tools: NotYet = None
 
     @field_validator("tool_calls")

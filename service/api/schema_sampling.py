@@ -31,9 +31,16 @@ def _keyed_by_id(value: Any) -> Any:
     return {int(key): bias for key, bias in value.items()}
 
 
+Bias = Annotated[float, Field(ge=-100, le=100)]
 Biases = Annotated[
-    dict[int, Annotated[float, Field(ge=-100, le=100)]],
-    BeforeValidator(_keyed_by_id, json_schema_input_type=dict[str, float]),
+    dict[int, Bias],
+    BeforeValidator(
+        _keyed_by_id,
+        json_schema_input_type=Annotated[
+            dict[Annotated[str, Field(pattern=f"^({ID.pattern})$")], Bias],
+            Field(max_length=MAX_BIASES),
+        ],
+    ),
 ]
 BadWord = Annotated[str, Field(min_length=1, max_length=MAX_BAD_WORD_LEN)]
 

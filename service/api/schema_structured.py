@@ -29,16 +29,43 @@ Options = Annotated[list[Text], Field(min_length=1, max_length=MAX_CHOICE_OPTION
 
 
 class JsonSchemaFormat(Object):
-    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
-    description: str | None = None
-    schema_: Annotated[dict[str, Any], Field(alias="schema")]
-    strict: bool | None = None
-    """Whatever it says, the schema is kept to."""
+    name: Annotated[
+        str,
+        Field(
+            pattern=r"^[a-zA-Z0-9_-]{1,64}$",
+            description="For people; it changes nothing.",
+            examples=["weather"],
+        ),
+    ]
+    description: str | None = Field(
+        default=None, description="For people; it changes nothing.", examples=["A day's weather."]
+    )
+    schema_: Annotated[
+        dict[str, Any],
+        Field(
+            alias="schema",
+            description="What the answer follows: 64 KiB of JSON schema at most.",
+            examples=[{"type": "object", "properties": {"sun": {"type": "boolean"}}}],
+        ),
+    ]
+    strict: bool | None = Field(
+        default=None, description="Whatever it says, the schema is kept to.", examples=[True]
+    )
 
 
 class ResponseFormat(Object):
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: Annotated[JsonSchemaFormat | None, Field(validate_default=True)] = None
+    type: Literal["text", "json_object", "json_schema"] = Field(
+        description="Anything, any JSON object, or what follows json_schema.",
+        examples=["json_object"],
+    )
+    json_schema: Annotated[
+        JsonSchemaFormat | None,
+        Field(
+            validate_default=True,
+            description="Of the type json_schema only.",
+            examples=[{"name": "weather", "schema": {"type": "object"}}],
+        ),
+    ] = None
 
     @field_validator("json_schema")
     @classmethod
@@ -51,11 +78,22 @@ class ResponseFormat(Object):
 
 
 class StructuredOutputs(Object):
-    json_: Annotated[Schema | None, Field(alias="json")] = None
-    regex: Text | None = None
-    choice: Options = Field(default=[])
-    grammar: Text | None = None
-    json_object: bool = False
+    json_: Annotated[
+        Schema | None,
+        Field(
+            alias="json",
+            description="A JSON schema, or its text.",
+            examples=[{"type": "array"}],
+        ),
+    ] = None
+    regex: Text | None = Field(
+        default=None, description="What the whole answer matches.", examples=["[0-9]{4}"]
+    )
+    choice: Options = Field(default=[], description="One of these texts.", examples=[["yes", "no"]])
+    grammar: Text | None = Field(
+        default=None, description="A grammar in Lark's form.", examples=['start: "a"+']
+    )
+    json_object: bool = Field(default=False, description="Any JSON object.", examples=[True])
     disable_additional_properties: NotYet = None
     disable_any_whitespace: NotYet = None
     structural_tag: NotYet = None

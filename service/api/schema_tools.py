@@ -20,17 +20,27 @@ NAME = r"^[a-zA-Z0-9_.-]{1,64}$"
 
 
 class Function(Object):
-    name: Annotated[str, Field(pattern=NAME)]
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    """A JSON schema of an object; None: there are none."""
-    strict: bool = False
-    """Whether what can't be enforced of the schema is refused."""
+    name: Annotated[
+        str, Field(pattern=NAME, description="What the model calls it by.", examples=["now"])
+    ]
+    description: str | None = Field(
+        default=None, description="What it does, for the model.", examples=["The time of day."]
+    )
+    parameters: dict[str, Any] | None = Field(
+        default=None,
+        description="A JSON schema of an object, which arguments follow; absent: there are none.",
+        examples=[{"type": "object", "properties": {"zone": {"type": "string"}}}],
+    )
+    strict: bool = Field(
+        default=False,
+        description="Refuse what can't be enforced of the schema; else it only advises.",
+        examples=[True],
+    )
 
 
 class Tool(Object):
-    type: Literal["function"]
-    function: Function
+    type: Literal["function"] = Field(description="No other is known.", examples=["function"])
+    function: Function = Field(description="What may be called.", examples=[{"name": "now"}])
 
     def for_template(self) -> dict[str, Any]:
         function = self.function
@@ -53,7 +63,22 @@ def _as_choice(value: Any) -> str:
             )
 
 
-ToolChoice = Annotated[str, PlainValidator(_as_choice, json_schema_input_type=str | dict[str, Any])]
+class FunctionName(Object):
+    name: Annotated[str, Field(pattern=NAME, description="One of the tools.", examples=["now"])]
+
+
+class NamedChoice(Object):
+    type: Literal["function"] = Field(description="No other is known.", examples=["function"])
+    function: FunctionName = Field(description="What must be called.", examples=[{"name": "now"}])
+
+
+ToolChoice = Annotated[
+    str,
+    PlainValidator(
+        _as_choice,
+        json_schema_input_type=Literal["none", "auto", "required"] | NamedChoice,
+    ),
+]
 
 
 class ToolUse(Object):
@@ -112,16 +137,24 @@ class ToolUse(Object):
 
 
 class CalledFunction(Object):
-    name: Annotated[str, Field(min_length=1)]
-    arguments: dict[str, Any] | str = "{}"
+    name: Annotated[str, Field(min_length=1, description="What it called.", examples=["now"])]
+    arguments: dict[str, Any] | str = Field(
+        default="{}", description="An object, or its JSON.", examples=['{"zone": "UTC"}']
+    )
 
 
 class ToolCall(Object):
     """One that an assistant's message made."""
 
-    id: str | None = None
-    type: Literal["function"] = "function"
-    function: CalledFunction
+    id: str | None = Field(
+        default=None, description="By which a tool's message answers it.", examples=["call_5f1d0c"]
+    )
+    type: Literal["function"] = Field(
+        default="function", description="No other is known.", examples=["function"]
+    )
+    function: CalledFunction = Field(
+        description="What it called, and how.", examples=[{"name": "now", "arguments": "{}"}]
+    )
 
     def for_template(self) -> dict[str, Any]:
         """Templates take the arguments as an object; what isn't one stays as it was written."""
@@ -146,4 +179,8 @@ def _refuse_functions(value: Any) -> Any:
     return value
 
 
-OldForm = Annotated[Any, BeforeValidator(_refuse_functions)]
+OldForm = Annotated[
+    Any,
+    BeforeValidator(_refuse_functions),
+    Field(description="An older form: send tools and tool_choice instead.", examples=[None]),
+]

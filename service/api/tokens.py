@@ -12,11 +12,13 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.requests import Request
 
-from service.api.body import read_json, request_body
+from service.api.body import read_json
+from service.api.description import OF_ALL, OF_BODIES, described
 from service.api.errors import bad_request
 from service.api.prompts import encode_chat, encode_prompts, num_kept, run_aside
 from service.api.responses import JsonResponse
 from service.api.schema import ChatRequest
+from service.api.schema_answers import Detokenized, Rendered, Tokenized, TokenizerInfo
 from service.api.schema_tokens import DetokenizeRequest, TokenizeRequest
 from service.api.served import Ready, Serving
 
@@ -24,7 +26,10 @@ router = APIRouter(tags=["tokens"])
 info_router = APIRouter(tags=["tokens"])
 
 
-@router.post("/tokenize", openapi_extra=request_body(TokenizeRequest))
+@router.post(
+    "/tokenize",
+    openapi_extra=described(Tokenized, body=TokenizeRequest, errors=OF_BODIES),
+)
 async def tokenize(request: Request, serving: Ready) -> JsonResponse:
     asked = await read_json(request, TokenizeRequest, max_bytes=serving.max_body_bytes)
     serving.name(asked.model)
@@ -52,7 +57,10 @@ def _counted(ids: Sequence[int], serving: Serving) -> dict[str, Any]:
     return {"count": len(ids), "max_model_len": serving.info.max_model_len}
 
 
-@router.post("/detokenize", openapi_extra=request_body(DetokenizeRequest))
+@router.post(
+    "/detokenize",
+    openapi_extra=described(Detokenized, body=DetokenizeRequest, errors=OF_BODIES),
+)
 async def detokenize(request: Request, serving: Ready) -> JsonResponse:
     asked = await read_json(request, DetokenizeRequest, max_bytes=serving.max_body_bytes)
     serving.name(asked.model)
@@ -64,7 +72,10 @@ async def detokenize(request: Request, serving: Ready) -> JsonResponse:
     return JsonResponse({"prompt": await run_aside(decode, len(asked.tokens))})
 
 
-@router.post("/v1/chat/completions/render", openapi_extra=request_body(ChatRequest))
+@router.post(
+    "/v1/chat/completions/render",
+    openapi_extra=described(Rendered, body=ChatRequest, errors=OF_BODIES),
+)
 async def render(request: Request, serving: Ready) -> JsonResponse:
     """The text is the whole one; of the ids, truncate_prompt_tokens may have left the last."""
     asked = await read_json(request, ChatRequest, max_bytes=serving.max_body_bytes)
@@ -74,7 +85,10 @@ async def render(request: Request, serving: Ready) -> JsonResponse:
     return JsonResponse({"prompt": text, "prompt_token_ids": ids} | _counted(ids, serving))
 
 
-@info_router.get("/tokenizer_info")
+@info_router.get(
+    "/tokenizer_info",
+    openapi_extra=described(TokenizerInfo, errors=(*OF_ALL, 503)),
+)
 async def get_tokenizer_info(serving: Ready) -> JsonResponse:
     """As in a tokenizer_config.json."""
     tokenizer = serving.text.tokenizer
