@@ -14,6 +14,7 @@ from typing import Literal
 from model.errors import ModelError
 from model.families import gguf, hugging_face
 from model.fields import read_json
+from model.quantization import Quantization
 from model.scaling import LongRopeScaling, RopeScaling, YarnScaling
 from model.weights.gguf import GgufHeader, read_header
 
@@ -83,6 +84,9 @@ class ModelConfig:
     logit_scale: float = 1.0
     logit_softcap: float | None = None
 
+    quantization: Quantization | None = None
+    """Of a folder's matrices; those in GGUF files say it themselves."""
+
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:
             raise ModelError(
@@ -125,7 +129,7 @@ class ModelConfig:
         """RMSNorm, rotary positions, grouped-query attention and SwiGLU, and nothing else."""
         variants = (field for field in fields(self) if field.default is not MISSING)
         differing = {v.name for v in variants if getattr(self, v.name) != v.default}
-        return not differing - {"family"} and self.rotation_scale == 1
+        return not differing - {"family", "quantization"} and self.rotation_scale == 1
 
 
 def load_config(path: Path) -> ModelConfig:

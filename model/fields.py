@@ -91,15 +91,22 @@ class Fields:
             raise self._wrong(name, value, "true or false")
         return value
 
-    def group(self, name: str, defaults: Mapping[str, Any] | None = None) -> "Fields":
+    def group(
+        self, name: str, defaults: Mapping[str, Any] | None = None, *, runs: str | None = None
+    ) -> "Fields":
         value = self._present(name, {})
         if not isinstance(value, dict):
             raise self._wrong(name, value, "an object")
-        return Fields({**(defaults or {}), **value}, runs=self._runs)
+        return Fields({**(defaults or {}), **value}, runs=runs or self._runs)
 
-    def require(self, name: str, wanted: object) -> None:
-        if self.get(name) != wanted:
-            raise self._unlike(name, wanted)
+    def groups(self, name: str) -> list["Fields"]:
+        """An object of objects, whose names don't matter."""
+        outer = self.group(name)
+        return [outer.group(inner) for inner in outer._values]
+
+    def require(self, name: str, *wanted: object) -> None:
+        if self.get(name) not in wanted:
+            raise self._unlike(name, *wanted)
 
     def allow(self, name: str, *wanted: object) -> None:
         """The field may also be absent."""

@@ -122,7 +122,9 @@ def _feed_forward(config: ModelConfig) -> str:
 def _stored_as(path: Path) -> str:
     if path.is_dir():
         config = Fields(read_json(path / "config.json"))
-        return str(config.get("dtype") or config.get("torch_dtype") or "unknown")
+        dtype = str(config.get("dtype") or config.get("torch_dtype") or "unknown")
+        method = config.group("quantization_config").get("quant_method")
+        return f"{dtype}, matrices by {method}" if method else dtype
     types = Counter(tensor.type.name for tensor in read_header(path).tensors.values())
     return ", ".join(f"{name} ({count} tensors)" for name, count in types.most_common())
 

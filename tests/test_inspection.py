@@ -126,6 +126,13 @@ def test_a_folder_may_not_say_how_it_is_stored(tmp_path: Path) -> None:
     assert inspection.inspect(tmp_path)["stored_as"] == "unknown"
 
 
+def test_a_quantized_folder_says_by_what(tmp_path: Path) -> None:
+    content = json.loads((describe(tmp_path, "Llama") / "config.json").read_text())
+    content["quantization_config"] = {"quant_method": "fp8"}
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    assert inspection.inspect(tmp_path)["stored_as"] == "bfloat16, matrices by fp8"
+
+
 def test_what_cannot_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"architectures": ["MambaForCausalLM"]}')
     with pytest.raises(ModelError, match=r"architectures is \['MambaForCausalLM'\]"):

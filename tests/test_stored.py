@@ -17,7 +17,7 @@ def stored(index: int, begun: list[int]) -> StoredTensor:
             raise ModelError("tensor 13 can't be read")
         return torch.full((2,), float(index))
 
-    return StoredTensor(str(index), (2,), read)
+    return StoredTensor(str(index), (2,), read, "F32", read, num_bytes=8)
 
 
 def test_tensors_come_in_order() -> None:

@@ -86,6 +86,7 @@ def openai_gpt(config: Fields) -> Values:
 
 
 def _gpt(config: Fields) -> Values:
+    config.allow("quantization_config")  # of matrices that these families store transposed
     hidden_size, num_heads = config.integer("n_embd"), config.integer("n_head")
     num_positions = config.integer("n_positions")
     return {

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from model.errors import ModelError
 from model.families import gpts, llamas
 from model.families.common import Values
+from model.families.quantization import read_quantization
 from model.fields import Fields
 
 
@@ -27,8 +28,8 @@ def describe(content: Mapping[str, Any]) -> Values:
             f"architectures is {config.get('architectures')!r}, which octavo can't run. "
             f"It runs {_titles()}"
         )
-    config.allow("quantization_config")
-    return {"family": family.name} | family.read(config)
+    values = family.read(config)
+    return {"family": family.name, "quantization": read_quantization(config)} | values
 
 
 def _titles() -> str:

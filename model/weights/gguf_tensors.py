@@ -36,8 +36,8 @@ def _stored(
 ) -> StoredTensor:
     start = data_offset + info.offset
     blocks = data[start : start + info.num_bytes].reshape(-1, info.type.block_bytes)
-    read, read_blocks = partial(_read, blocks, info, path), partial(_read_blocks, blocks, info)
-    return StoredTensor(info.name, info.shape, read, info.type.name, read_blocks)
+    read, read_raw = partial(_read, blocks, info, path), partial(_read_blocks, blocks, info)
+    return StoredTensor(info.name, info.shape, read, info.type.name, read_raw, info.num_bytes)
 
 
 def _read_blocks(blocks: npt.NDArray[np.uint8], info: TensorInfo) -> Tensor:

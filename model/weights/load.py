@@ -31,6 +31,7 @@ from model.weights.names import (
     hugging_face_places,
     is_redundant,
 )
+from model.weights.quantized import dequantized, has_no_effect
 from model.weights.stored import StoredTensor, read_all
 
 Report = Callable[[str, float], None]
@@ -117,8 +118,12 @@ def _source(path: Path, config: ModelConfig) -> tuple[dict[str, Place], list[Sto
         places, tensors = gguf_places(config), gguf_tensors.stored_tensors(path)
     else:
         tensors = safetensors.stored_tensors(path)
+        if config.quantization:
+            tensors = list(dequantized(tensors, config.quantization))
         places = hugging_face_places(config, {tensor.name for tensor in tensors})
     tensors = [tensor for tensor in tensors if not is_redundant(tensor.name, places)]
+    if config.quantization:
+        tensors = [t for t in tensors if t.name in places or not has_no_effect(t)]
     _check(tensors, places, config)
     return places, tensors
 
@@ -132,8 +137,8 @@ def _kept(
         types[places[tensor.name].parameter].add(tensor.type)
     kept = {name for name, found in types.items() if len(found) == 1 and found <= {*kept_types}}
     return [
-        replace(tensor, read=tensor.read_blocks)
-        if tensor.read_blocks and places[tensor.name].parameter in kept - {EMBEDDING}
+        replace(tensor, read=tensor.read_raw)
+        if places[tensor.name].parameter in kept - {EMBEDDING}
         else tensor
         for tensor in tensors
     ]

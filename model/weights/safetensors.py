@@ -4,6 +4,7 @@ Reads nothing else: formats that unpickle run code, so a folder of them gets adv
 Knows nothing of what the tensors' names mean.
 """
 
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -23,6 +24,11 @@ from model.weights.stored import StoredTensor
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 PLAIN_NAME = re.compile(r"[^/\\\0]+\.safetensors")
+TYPE_BITS = {
+    **{"F64": 64, "F32": 32, "F16": 16, "BF16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8},
+    **{"I64": 64, "I32": 32, "I16": 16, "I8": 8, "U8": 8, "BOOL": 8},
+}
+PLAIN_TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 
 
@@ -40,13 +46,30 @@ def _in_file(file: Path) -> Iterator[StoredTensor]:
     with _errors_explained(file):
         tensors: Any = safe_open(file, framework="pt")  # a memory map, kept open by each `read`
         for name in tensors.keys():  # noqa: SIM118, not a dict
-            shape = tuple(tensors.get_slice(name).get_shape())
-            yield StoredTensor(name, shape, partial(_read, tensors, name, file))
+            yield _stored(tensors, name, file)
+
+
+def _stored(tensors: Any, name: str, file: Path) -> StoredTensor:
+    part = tensors.get_slice(name)
+    shape, type_ = tuple(part.get_shape()), part.get_dtype()
+    read, read_raw = (partial(how, tensors, name, file) for how in (_read, _read_raw))
+    num_bytes = math.prod(shape) * TYPE_BITS.get(type_, 0) // 8
+    return StoredTensor(name, shape, read, type_, read_raw, num_bytes)
 
 
 def _read(tensors: Any, name: str, file: Path) -> Tensor:
+    values = _read_raw(tensors, name, file)
+    if values.dtype not in PLAIN_TYPES:
+        raise ModelError(
+            f"{file}, tensor {name!r}: numbers of type {values.dtype} need a scale, and "
+            "config.json tells of none: download the folder again"
+        )
+    return values.to(torch.float32, copy=True)
+
+
+def _read_raw(tensors: Any, name: str, file: Path) -> Tensor:
     with _errors_explained(file):
-        return tensors.get_tensor(name).to(torch.float32, copy=True)
+        return tensors.get_tensor(name)
 
 
 @contextmanager

@@ -17,10 +17,12 @@ class StoredTensor:
     shape: tuple[int, ...]
     read: Callable[[], Tensor]
     """Its values as float32, in memory of their own."""
-    type: str = ""
-    """Of the blocks that a GGUF file holds it in."""
-    read_blocks: Callable[[], Tensor] | None = None
-    """Those as they are, a block's bytes in the last dimension."""
+    type: str
+    """Of its numbers, or of the blocks that a GGUF file holds it in."""
+    read_raw: Callable[[], Tensor]
+    """Those as they are; a block's bytes are in the last dimension."""
+    num_bytes: int
+    """In the file."""
 
 
 def read_all(tensors: Sequence[StoredTensor], *, threads: int) -> Iterator[Tensor]:
