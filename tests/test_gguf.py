@@ -378,6 +378,31 @@ def test_quantized_tensors_equal_the_reference_decoding(
     np.testing.assert_array_equal(read.numpy(), dequantize(raw, kind))
 
 
+def test_a_stack_of_experts_comes_apart(tmp_path: Path) -> None:
+    path = tmp_path / "experts.gguf"
+    values = np.random.default_rng(0).standard_normal((3, 4, 64), dtype=np.float32)
+    raw = quantize(values, GGMLQuantizationType.Q8_0)
+    writer = GGUFWriter(path, "llama")
+    for name in ("blk.0.ffn_up_exps.weight", "cube"):
+        writer.add_tensor(name, raw, raw_dtype=GGMLQuantizationType.Q8_0)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    *experts, cube = stored_tensors(path)
+    assert [tensor.name for tensor in experts] == [
+        f"blk.0.ffn_up_exps.{expert}.weight" for expert in range(3)
+    ]
+    assert torch.equal(torch.stack([tensor.read() for tensor in experts]), cube.read())
+
+
+def test_a_stack_of_absurdly_many_stays_one(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    many = tensor("blk.0.ffn_up_exps.weight", shape=(10_001, 1, 1))
+    path.write_bytes(gguf_bytes(many, tensors=1, data_bytes=40_004))
+    assert [tensor.name for tensor in stored_tensors(path)] == ["blk.0.ffn_up_exps.weight"]
+
+
 def test_values_that_cannot_be_decoded_are_refused_by_name_and_type(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     path.write_bytes(gguf_bytes(tensor("blk.0.w", shape=(16,), type_id=26), tensors=1))

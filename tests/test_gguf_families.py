@@ -4,6 +4,7 @@ The files are written as llama.cpp's convert_hf_to_gguf.py writes them.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,22 @@ def transposed(model: PreTrainedModel) -> Tensors:
         yield name, tensor.T if ".c_" in name and tensor.dim() == 2 else tensor
 
 
+def stacked(
+    model: PreTrainedModel, tensors: Callable[[PreTrainedModel], Tensors] = as_they_are
+) -> Tensors:
+    """The experts' matrices one upon the other, each kind by itself."""
+    for name, tensor in tensors(model):
+        block = f"blk.{name.split('.')[2]}." if "layers" in name else ""
+        if name.endswith("experts.gate_up_proj"):
+            gate, up = tensor.chunk(2, dim=1)
+            yield f"{block}ffn_gate_exps.weight", gate
+            yield f"{block}ffn_up_exps.weight", up
+        elif name.endswith("experts.down_proj"):
+            yield f"{block}ffn_down_exps.weight", tensor
+        else:
+            yield name, tensor
+
+
 def with_factors(model: PreTrainedModel) -> Tensors:
     yield from as_they_are(model)
     yield SHORT_DIVISORS, torch.tensor(SHORT_FACTORS)
@@ -92,6 +109,7 @@ FILES = {
     "llama": File("llama", "Llama", permuted),
     "llama with biases": File("llama", "Llama with biases", permuted),
     "mistral": File("llama", "Mistral", permuted, WINDOWS),
+    "mixtral": File("llama", "Mixtral", partial(stacked, tensors=permuted), head_dim=8),
     "qwen2": File("qwen2", "Qwen2"),
     "qwen2 with YaRN": File(
         "qwen2",
@@ -101,6 +119,7 @@ FILES = {
         | {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
     ),
     "qwen3": File("qwen3", "Qwen3"),
+    "qwen3moe": File("qwen3moe", "Qwen3-MoE", stacked, mlp_only_layers=[]),
     "gemma": File("gemma", "Gemma", with_one_added),
     "gemma2": File(
         "gemma2", "Gemma 2", with_one_added, SOFTCAPS | WINDOWS, query_pre_attn_scalar=12
@@ -138,6 +157,9 @@ def metadata_of(model: PreTrainedModel) -> Metadata:
         "attention.layer_norm_rms_epsilon": getattr(config, "rms_norm_eps", None),
         "attention.layer_norm_epsilon": getattr(config, "layer_norm_epsilon", None),
         "rope.freq_base": THETA,
+        "expert_count": getattr(config, "num_local_experts", None),
+        "expert_used_count": getattr(config, "num_experts_per_tok", None),
+        "expert_feed_forward_length": getattr(config, "moe_intermediate_size", None),
     }
     return {key: value for key, value in known.items() if value is not None}
 

@@ -9,6 +9,7 @@ from model.config import ModelConfig
 from model.families.gguf import READERS
 from model.families.hugging_face import FAMILIES, describe
 from tests.families import KINDS
+from tests.test_gguf_families import FILES
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "models.md"
 TITLES = {family.name: family.title for family in FAMILIES.values()}
@@ -49,7 +50,12 @@ def test_a_row_names_the_fields_and_the_tests_of_its_family(family: str) -> None
     _, in_row, tests, gguf = rows()[TITLES[family]]
     assert listed(in_row) == set().union(*(variants(config_of(kind)) for kind in kinds))
     assert listed(tests) == kinds
-    assert gguf == ("yes" if family in READERS else "")
+    architectures = {file.architecture for file in FILES.values() if file.kind in kinds}
+    assert listed(gguf) == architectures
+
+
+def test_all_architectures_of_gguf_are_tested() -> None:
+    assert {file.architecture for file in FILES.values()} == READERS.keys()
 
 
 def test_plain_llama_is_what_differs_in_nothing() -> None:

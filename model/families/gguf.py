@@ -39,7 +39,8 @@ def describe(header: GgufHeader) -> Values:
         )
     metadata = Fields(header.metadata, runs=runs)
     fields = Fields(header.metadata, prefix=f"{architecture}.", runs=runs)
-    fields.allow("expert_count", 0)
+    if architecture not in ROUTED:
+        fields.allow("expert_count", 0)
     values = READERS[architecture](Source(metadata, fields, header))
     return {"family": architecture} | values
 
@@ -116,11 +117,32 @@ def _scaling(source: Source, *, rope_dim: int, context_len: int) -> RopeScaling 
 
 
 def _llama(source: Source) -> Values:
-    return _rms(source) | _window(source, lambda layer: True)
+    """Mistral and Mixtral, too."""
+    values = _rms(source) | _window(source, lambda layer: True)
+    if not source.fields.get("expert_count"):  # 0 is none, too
+        return values
+    return values | _experts(source) | {"expert_size": values["intermediate_size"]}
+
+
+def _experts(source: Source) -> Values:
+    fields = source.fields
+    fields.allow("expert_shared_count", 0)
+    fields.allow("expert_weights_norm", True)
+    fields.allow("expert_weights_scale", 0.0, 1.0)
+    return {
+        "num_experts": fields.integer("expert_count"),
+        "num_active_experts": fields.integer("expert_used_count"),
+        "normalize_experts": True,
+    }
 
 
 def _qwen3(source: Source) -> Values:
     return _rms(source) | {"qk_norm": "head"}
+
+
+def _qwen3moe(source: Source) -> Values:
+    size = source.fields.integer("expert_feed_forward_length")
+    return _qwen3(source) | _experts(source) | {"expert_size": size}
 
 
 def _phi3(source: Source) -> Values:
@@ -190,10 +212,13 @@ def _window(source: Source, is_local: Callable[[int], bool]) -> Values:
     }
 
 
+ROUTED = ("llama", "qwen3moe")
+"""Architectures whose feed-forward networks may be experts."""
 READERS = {
     "llama": _llama,
     "qwen2": _rms,
     "qwen3": _qwen3,
+    "qwen3moe": _qwen3moe,
     "gemma": _gemma,
     "gemma2": _gemma2,
     "gemma3": _gemma3,

@@ -1,10 +1,14 @@
 """The tensors of a GGUF file as float32, each decoded from a memory map of the file.
 
 The header is ours (model.weights.gguf), the arithmetic of the block formats is the gguf package's.
-Knows nothing of which tensor is which, nor of the row order of Q and K in files for llama.
+Knows nothing of which tensor is which, but for stacks of experts, nor of the row order of Q and K
+in files for llama.
 """
 
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +28,27 @@ CHUNK_LEN = 1 << 17
 """Values decoded at a time: few enough that what is computed on the way to them stays in a core's
 cache and reuses its memory, many enough to outweigh the calls. 2.4 ns a value of Q4_1."""
 
+MOST_EXPERTS = 10_000
+"""Of a damaged file, a stack may be of more matrices than any list holds."""
+
 
 def stored_tensors(path: Path) -> list[StoredTensor]:
     header = read_header(path)
     data = np.memmap(path, dtype=np.uint8, mode="r").view(np.ndarray)
-    return [_stored(data, header.data_offset, info, path) for info in header.tensors.values()]
+    infos = chain.from_iterable(map(_unstacked, header.tensors.values()))
+    return [_stored(data, header.data_offset, info, path) for info in infos]
+
+
+def _unstacked(info: TensorInfo) -> Iterator[TensorInfo]:
+    """A stack of all experts' matrices, expert by expert: X_exps.weight is X_exps.0.weight …"""
+    stem = info.name.removesuffix(".weight")
+    if not (stem.endswith("_exps") and len(info.shape) == 3 and info.shape[0] <= MOST_EXPERTS):
+        yield info
+        return
+    num_experts, *shape = info.shape
+    for expert in range(num_experts):
+        offset = info.offset + expert * (info.num_bytes // num_experts)
+        yield replace(info, name=f"{stem}.{expert}.weight", shape=tuple(shape), offset=offset)
 
 
 def _stored(

@@ -144,13 +144,17 @@ _GGUF = Table(
         "up": "ffn_up",
         "down": "ffn_down",
         "feed_forward_post_norm": "post_ffw_norm",
+        "router": "ffn_gate_inp",
+        "expert.gate": "ffn_gate_exps.{}",
+        "expert.up": "ffn_up_exps.{}",
+        "expert.down": "ffn_down_exps.{}",
     },
 )
 _GGUF_FUSED = dict(_GGUF.names) | {"qkv": "attn_qkv"}
 
 GGUF = {
     "llama": _GGUF._replace(interleaved=True),
-    **dict.fromkeys(("qwen2", "qwen3", "gemma", "gemma2", "gemma3"), _GGUF),
+    **dict.fromkeys(("qwen2", "qwen3", "qwen3moe", "gemma", "gemma2", "gemma3"), _GGUF),
     "phi3": _GGUF._replace(names=_GGUF_FUSED | {"gate_up": "ffn_up"}),
     "gpt2": _GGUF._replace(names=_GGUF_FUSED),
 }
