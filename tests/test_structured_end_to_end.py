@@ -5,11 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
-import openai
 import pytest
 from jsonschema import Draft202012Validator
-from openai.types.chat import ChatCompletionFunctionToolParam
-from pydantic import BaseModel
 
 SECONDS = 240
 LAMP = {
@@ -18,16 +15,10 @@ LAMP = {
     "required": ["lit", "room"],
     "additionalProperties": False,
 }
-LAMP_TOOL: ChatCompletionFunctionToolParam = {
+LAMP_TOOL = {
     "type": "function",
     "function": {"name": "set_lamp", "description": "Switch a lamp", "parameters": LAMP},
 }
-
-
-class Weather(BaseModel):
-    city: str
-    wet: bool
-    level: int
 
 
 def ask(url: str, **asked: Any) -> dict[str, Any]:
@@ -69,44 +60,3 @@ def test_a_grammar_without_an_end_is_a_400(url: str) -> None:
     answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=SECONDS)
     assert answer.status_code == 400
     assert "\n" not in answer.json()["error"]["message"]
-
-
-@pytest.mark.slow
-def test_openais_client_parses_answers_and_calls(url: str) -> None:
-    with openai.OpenAI(
-        base_url=f"{url}/v1",
-        api_key="none",
-        max_retries=0,
-        timeout=SECONDS,
-        _strict_response_validation=True,
-    ) as client:
-        model = client.models.list().data[0].id
-        parsed = client.chat.completions.parse(
-            model=model,
-            messages=[{"role": "user", "content": "The weather in Oslo?"}],
-            response_format=Weather,
-            temperature=0,
-            max_tokens=120,
-        )
-        assert isinstance(parsed.choices[0].message.parsed, Weather)
-        called = client.chat.completions.create(
-            model=model,
-            messages=[{"role": "user", "content": "Switch on the lamp in the hall."}],
-            tools=[LAMP_TOOL],
-            tool_choice={"type": "function", "function": {"name": "set_lamp"}},
-            parallel_tool_calls=False,
-            max_tokens=120,
-        )
-        [call] = called.choices[0].message.tool_calls or []
-        assert call.type == "function"
-        again = client.chat.completions.create(
-            model=model,
-            messages=[
-                {"role": "user", "content": "Switch on the lamp in the hall."},
-                called.choices[0].message.model_dump(exclude_none=True),  # type: ignore[list-item]
-                {"role": "tool", "tool_call_id": call.id, "content": "It is on."},
-            ],
-            tools=[LAMP_TOOL],
-            max_tokens=5,
-        )
-        assert again.choices[0].message.content is not None
