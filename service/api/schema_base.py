@@ -2,8 +2,16 @@
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
 
 
 class Object(BaseModel):
@@ -17,6 +25,31 @@ class Object(BaseModel):
         if not isinstance(raw, dict):
             return raw
         return {key: value for key, value in raw.items() if value is not None}
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Says of what may be absent that it may be null."""
+        reference = handler(core_schema)
+        schema = handler.resolve_ref_schema(reference)
+        required = schema.get("required", ())
+        for name, field in schema["properties"].items():
+            if name not in required:
+                schema["properties"][name] = _or_null(field)
+        return reference
+
+
+def _or_null(field: JsonSchemaValue) -> JsonSchemaValue:
+    """The same, but for null; what is told of the field stays beside the alternatives."""
+    about = {
+        key: field[key] for key in ("title", "description", "default", "examples") if key in field
+    }
+    values = {key: value for key, value in field.items() if key not in about}
+    options = values["anyOf"] if values.keys() == {"anyOf"} else [values]
+    if not values or {"type": "null"} in options:
+        return field
+    return {"anyOf": [*options, {"type": "null"}], **about}
 
 
 def _not_yet(value: Any) -> Any:

@@ -1,0 +1,23 @@
+"""Schemathesis, which knows octavo by /openapi.json alone: no request gets a 5xx, and every answer
+is as it is described, whatever the method, the headers and the body."""
+
+from http import HTTPStatus
+
+import schemathesis
+from hypothesis import HealthCheck, settings
+from schemathesis.specs.openapi.checks import positive_data_acceptance
+
+from tests.fakes import Client, FakeEngine, say
+
+CLIENT = Client(FakeEngine(say("Yes.")), tokenizer_info=True, debug_endpoints=True)
+SCHEMA = schemathesis.openapi.from_asgi("/openapi.json", CLIENT.app)
+BEYOND_SCHEMAS = [positive_data_acceptance]
+"""The vocabulary's size and the context's length refuse bodies that no schema can."""
+
+
+@SCHEMA.parametrize()
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+def test_every_request_is_answered_as_described(case: schemathesis.Case) -> None:
+    answer = case.call()
+    if answer.status_code != HTTPStatus.GATEWAY_TIMEOUT:  # by a deadline in its headers
+        case.validate_response(answer, excluded_checks=BEYOND_SCHEMAS)
