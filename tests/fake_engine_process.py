@@ -2,7 +2,7 @@
 
 Faults: `unloadable` reports a user's mistake; `crash-loading` ends before it is ready; `poison`
 dies when a batch holds token 49; `mute` falls silent on it;
-`die-after-3` dies in its fourth step.
+`die-after-3` dies in its fourth step; `growing` takes a MiB more with each.
 """
 
 import os
@@ -16,12 +16,14 @@ from service.engine.messages import EngineSpec
 from tests.fakes_engine import ObedientRunner
 
 POISON = 49
+MIB = 1 << 20
 
 
 class FaultyRunner(ObedientRunner):
     def __init__(self, fault: str) -> None:
         super().__init__(num_pages=64)
         self.fault = fault
+        self.ballast: list[bytearray] = []
 
     def run(self, batch: Batch) -> StepOutput:
         if self.fault == "die-after-3" and len(self.batches) == 3:
@@ -31,6 +33,8 @@ class FaultyRunner(ObedientRunner):
                 raise RuntimeError("the device says no")
             if self.fault == "mute":
                 time.sleep(3600)
+        if self.fault == "growing":
+            self.ballast.append(bytearray(MIB))
         time.sleep(0.001)
         return super().run(batch)
 

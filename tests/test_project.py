@@ -23,7 +23,8 @@ DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 FILE_LINES, TEST_FILE_LINES = 350, 500
 FUNCTION_LINES, FUNCTION_LINES_MEDIAN = 50, 10
 BANNED_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
-BANNED_CALLS = {"eval", "exec", "torch.load", "numpy.load", "np.load"}
+BANNED_CALLS = {"eval", "exec", "compile", "torch.load", "numpy.load", "np.load"}
+BANNED_CALLS |= {"__import__", "runpy.run_path", "runpy.run_module"}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

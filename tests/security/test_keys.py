@@ -155,6 +155,20 @@ def test_targets_on_the_wire(address: tuple[str, int], target: str, status: int)
         assert int(first_line.split()[1]) == status
 
 
+def test_keys_are_compared_by_digest_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them, whichever it is (CVE-2025-59425)."""
+    compared: list[int] = []
+
+    def compare(known: bytes, shown: bytes) -> bool:
+        compared.extend(map(len, (known, shown)))
+        return known == shown
+
+    monkeypatch.setattr("hmac.compare_digest", compare)
+    assert KEYS.find(b"sk-a") == Tenant("a")
+    assert KEYS.find(b"x" * 10_000) is None
+    assert compared == [sha256().digest_size] * 8
+
+
 def test_keys_are_in_no_log_line_but_their_names_are(caplog: pytest.LogCaptureFixture) -> None:
     client = Client(keys=KEYS)
     with caplog.at_level(logging.DEBUG):
