@@ -2,6 +2,7 @@
 is as it is described, whatever the method, the headers and the body."""
 
 from http import HTTPStatus
+from typing import Any
 
 import schemathesis
 from hypothesis import HealthCheck, settings
@@ -11,13 +12,12 @@ from tests.fakes import Client, FakeEngine, say
 
 CLIENT = Client(FakeEngine(say("Yes.")), tokenizer_info=True, debug_endpoints=True)
 SCHEMA = schemathesis.openapi.from_asgi("/openapi.json", CLIENT.app)
-BEYOND_SCHEMAS = [positive_data_acceptance]
-"""The vocabulary's size and the context's length refuse bodies that no schema can."""
 
 
 @SCHEMA.parametrize()
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
-def test_every_request_is_answered_as_described(case: schemathesis.Case) -> None:
+def test_every_request_is_answered_as_described(case: schemathesis.Case[Any]) -> None:
+    """A body that is right by its schema may still be more than the vocabulary or the context."""
     answer = case.call()
     if answer.status_code != HTTPStatus.GATEWAY_TIMEOUT:  # by a deadline in its headers
-        case.validate_response(answer, excluded_checks=BEYOND_SCHEMAS)
+        case.validate_response(answer, excluded_checks=[positive_data_acceptance])

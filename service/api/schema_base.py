@@ -13,6 +13,9 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
+ABOUT = ("title", "description", "default", "examples")
+"""What a JSON schema says of a value that doesn't restrict it."""
+
 
 class Object(BaseModel):
     """Strict: a number is a number, not "3", nor true, nor 3.0 for 3."""
@@ -42,10 +45,8 @@ class Object(BaseModel):
 
 def _or_null(field: JsonSchemaValue) -> JsonSchemaValue:
     """The same, but for null; what is told of the field stays beside the alternatives."""
-    about = {
-        key: field[key] for key in ("title", "description", "default", "examples") if key in field
-    }
-    values = {key: value for key, value in field.items() if key not in about}
+    about = {key: value for key, value in field.items() if key in ABOUT}
+    values = {key: value for key, value in field.items() if key not in ABOUT}
     options = values["anyOf"] if values.keys() == {"anyOf"} else [values]
     if not values or {"type": "null"} in options:
         return field
