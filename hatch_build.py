@@ -21,6 +21,10 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 NATIVE = Path("model/native")
 OPTIONS = ["-std=gnu11", "-O3", "-Wall", "-Wextra", "-Wno-psabi", "-fPIC", "-shared", "-pthread"]
 X86_TARGETS = {
+    "amx": [
+        *("-march=x86-64-v4", "-mavx512vnni", "-mavx512bf16"),
+        *("-mamx-tile", "-mamx-bf16"),
+    ],
     "avx512bf16": ["-march=x86-64-v4", "-mavx512vnni", "-mavx512bf16"],
     "avx512vnni": ["-march=x86-64-v4", "-mavx512vnni"],
     "avx2": ["-march=x86-64-v3"],

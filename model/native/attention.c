@@ -6,10 +6,9 @@
 
 #include <stddef.h>
 
+#include "attention_sums.h"
 #include "vector.h"
 
-#define BLOCK_PAGES 4
-#define BLOCK_KEYS (BLOCK_PAGES * PAGE_SIZE)
 #define MOST_VECTORS 16 /* of LANES dimensions in a head; MOST_HEAD_DIM of library.py */
 
 int num_tiles(const Batch *batch, int group_size)
@@ -38,7 +37,7 @@ void make_tiles(const Batch *batch, int group_size, Tile *tiles)
 
 /* What a tile's queries know so far; of each the largest score, and sums relative to it. */
 typedef struct {
-    const uint16_t *query[TILE_QUERIES];
+    uint16_t queries[TILE_QUERIES * MOST_VECTORS * LANES]; /* [TILE_QUERIES][D] */
     int64_t position[TILE_QUERIES];
     float most[TILE_QUERIES];
     f32x16 total[TILE_QUERIES]; /* of the weights, lane by lane */
@@ -46,27 +45,6 @@ typedef struct {
     f32x16 scores[TILE_QUERIES][BLOCK_PAGES];
     uint16_t weights[TILE_QUERIES][BLOCK_KEYS];
 } State;
-
-/* sums[q] += pairs of numbers of query q times pairs for each lane. */
-INLINE void add_pairs(const int num_queries, f32x16 *sums, const uint16_t *pairs, int stride,
-                      const uint16_t *const *factors, int num_pairs)
-{
-    for (int i = 0; i < num_pairs; i++) {
-        u32x16 pair_each = load_bits(pairs + (size_t)i * stride);
-        for (int q = 0; q < num_queries; q++)
-            sums[q] = dot_pairs(sums[q], pair_each, load_word(factors[q] + 2 * i));
-    }
-}
-
-INLINE void score_page(const int num_queries, State *state, int page, const uint16_t *keys, int D)
-{
-    f32x16 scores[TILE_QUERIES];
-    for (int q = 0; q < num_queries; q++)
-        scores[q] = all(0);
-    add_pairs(num_queries, scores, keys, 2 * PAGE_SIZE, state->query, D / 2);
-    for (int q = 0; q < num_queries; q++)
-        state->scores[q][page] = scores[q];
-}
 
 /* Scores become weights, and what was summed up before shrinks as the largest score grows. */
 INLINE void weigh_block(State *state, int q, int64_t first_position, int num_pages, int vectors)
@@ -101,37 +79,20 @@ INLINE const uint16_t *chunk_of(const Attention *attention, int64_t page, int kv
     return attention->pool + (size_t)page * attention->page_stride + at;
 }
 
-/* LANES dimensions of the values of a block, weighed and added up. */
-INLINE void add_values(const int num_queries, State *state, int vector,
-                       const uint16_t *const *values, int num_pages, int D)
-{
-    f32x16 sums[TILE_QUERIES];
-    for (int q = 0; q < num_queries; q++)
-        sums[q] = state->out[vector][q];
-    for (int page = 0; page < num_pages; page++) {
-        const uint16_t *weights[TILE_QUERIES];
-        for (int q = 0; q < num_queries; q++)
-            weights[q] = state->weights[q] + page * PAGE_SIZE;
-        add_pairs(num_queries, sums, values[page] + vector * 2 * LANES, 2 * D, weights,
-                  PAGE_SIZE / 2);
-    }
-    for (int q = 0; q < num_queries; q++)
-        state->out[vector][q] = sums[q];
-}
-
 INLINE void attend_block(const int num_queries, State *state, const Attention *attention,
                          const int64_t *pages, int num_pages, int64_t first_position, int kv_head)
 {
     const int D = attention->head_dim;
     for (int page = 0; page < num_pages; page++)
-        score_page(num_queries, state, page, chunk_of(attention, pages[page], kv_head, 0), D);
+        score_page(num_queries, state->queries, chunk_of(attention, pages[page], kv_head, 0), D,
+                   (f32x16(*)[BLOCK_PAGES]) & state->scores[0][page]);
     for (int q = 0; q < num_queries; q++)
         weigh_block(state, q, first_position, num_pages, D / LANES);
     const uint16_t *values[BLOCK_PAGES];
     for (int page = 0; page < num_pages; page++)
         values[page] = chunk_of(attention, pages[page], kv_head, 1);
     for (int vector = 0; vector < D / LANES; vector++)
-        add_values(num_queries, state, vector, values, num_pages, D);
+        add_values(num_queries, state->weights, values, num_pages, D, vector, state->out[vector]);
 }
 
 static void begin(State *state, const Attention *attention, const Tile *tile, int kv_head)
@@ -141,7 +102,8 @@ static void begin(State *state, const Attention *attention, const Tile *tile, in
     for (int q = 0; q < tile->num_queries; q++) {
         int token = tile->first_token + (tile->first + q) / G;
         int head = kv_head * G + (tile->first + q) % G;
-        state->query[q] = attention->queries + ((size_t)token * H + head) * D;
+        memcpy(state->queries + q * D, attention->queries + ((size_t)token * H + head) * D,
+               sizeof(uint16_t) * (size_t)D);
         state->position[q] = attention->batch->positions[token];
         state->most[q] = -__builtin_inff();
         state->total[q] = all(0);
@@ -185,6 +147,11 @@ static void compute_tile(void *context, int item)
     int kv_head = item % attention->num_kv_heads;
     State state;
     begin(&state, attention, tile, kv_head);
+#ifdef __AMX_BF16__
+    shape_tiles(tile->num_queries, LANES, LANES / 2);
+    attend_tile(tile->num_queries, &state, attention, tile, kv_head);
+    _tile_release();
+#else
     switch (tile->num_queries) {
     case 1: attend_tile(1, &state, attention, tile, kv_head); break;
     case 2: attend_tile(2, &state, attention, tile, kv_head); break;
@@ -195,6 +162,7 @@ static void compute_tile(void *context, int item)
     case 7: attend_tile(7, &state, attention, tile, kv_head); break;
     default: attend_tile(8, &state, attention, tile, kv_head); break;
     }
+#endif
     finish(&state, attention, tile, kv_head);
 }
 

@@ -19,7 +19,11 @@
 #include "team.h"
 
 #define PAGE_SIZE 16
+#ifdef __AMX_BF16__
+#define TILE_QUERIES 16
+#else
 #define TILE_QUERIES 8
+#endif
 
 /* Which tokens of a step belong to whom; see model/packing.py. */
 typedef struct {

@@ -11,6 +11,7 @@ from typing import Any
 
 FOLDER = Path(__file__).parent
 CPUINFO = Path("/proc/cpuinfo")
+ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA = 158, 0x1023, 18
 
 PAGE_SIZE = 16
 LANES = 16
@@ -22,6 +23,7 @@ PHASES = ("norm", "qkv", "rotate", "attend", "output", "gate_up", "down", "head"
 V3 = frozenset(["avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"])
 V4 = V3 | frozenset(["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"])
 NEEDED_FLAGS = {
+    "amx": V4 | {"avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16"},
     "avx512bf16": V4 | {"avx512_vnni", "avx512_bf16"},
     "avx512vnni": V4 | {"avx512_vnni"},
     "avx2": V3,
@@ -90,6 +92,7 @@ def builds(folder: Path = FOLDER, cpuinfo: Path = CPUINFO) -> list[str]:
         build
         for build, needed in NEEDED_FLAGS.items()
         if needed <= flags and _file(folder, build).exists()
+        if "amx_tile" not in needed or _grants_tiles()
     ]
 
 
@@ -112,6 +115,12 @@ def load(build: str) -> CDLL:
 def declare(library: CDLL, name: str, takes: list[Any], gives: Any = None) -> None:
     function = getattr(library, name)
     function.argtypes, function.restype = takes, gives
+
+
+def _grants_tiles() -> bool:
+    """Asks Linux for the tile unit's registers, which a process has to (arch_prctl(2)); they are 8
+    KiB that it then saves at each switch between threads which use them."""
+    return CDLL(None).syscall(ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0
 
 
 def _file(folder: Path, build: str) -> Path:

@@ -113,17 +113,26 @@ INLINE i32x16 rounded(f32x16 x)
 /* 2^x, with a relative error below 1e-7 * |x| + 3e-7; exactly 1 for 0, and 0 below 2^-126. */
 INLINE f32x16 exp2_of(f32x16 x)
 {
+#ifdef __AVX512DQ__
+    f32x16 rest = (f32x16)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT);
+    f32x16 whole = x - rest;
+#else
     i32x16 vanishes = x < -126.0f;
     x = larger(x, all(-126.0f));
     i32x16 whole = rounded(x);
     f32x16 rest = x - __builtin_convertvector(whole, f32x16);
+#endif
     f32x16 y = rest * 1.5403530e-4f + 1.3333558e-3f; /* the series of e^(rest ln 2) */
     y = y * rest + 9.6181291e-3f;
     y = y * rest + 5.5504109e-2f;
     y = y * rest + 2.4022651e-1f;
     y = y * rest + 6.9314718e-1f;
     y = y * rest + 1.0f;
+#ifdef __AVX512DQ__
+    return (f32x16)_mm512_scalef_ps((__m512)y, (__m512)whole);
+#else
     return (f32x16)(((i32x16)y + (whole << 23)) & ~vanishes);
+#endif
 }
 
 /* acc + what four unsigned bytes of each lane weigh with the same four signed bytes. */
