@@ -7,6 +7,8 @@ from unicodedata import normalize
 import regex  # type: ignore[import-untyped]
 from tokenizers.pre_tokenizers import ByteLevel
 
+from service.text.pre_tokenizers import DEEPSEEK_LETTERS
+
 Metadata = dict[str, Any]
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -14,13 +16,42 @@ LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+TEKKEN = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+O200K = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+EAST_ASIAN = "[\u0800-\u9fa5\uac00-\ud7ff]+"
 PATTERNS = {
     "default": [r"[\p{P}$+<=>^~|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"],
     "gpt-2": [GPT2],
     "llama-bpe": [LLAMA3],
     "qwen2": [LLAMA3.replace("{1,3}", "")],
     "smollm": [r"\p{N}", GPT2],
+    "olmo": [GPT2],
+    "dbrx": [LLAMA3],
+    "stablelm2": [LLAMA3.replace("{1,3}", "")],
+    "deepseek-r1-qwen": [LLAMA3.replace("{1,3}", "")],
+    "command-r": [r"\p{N}", GPT2],
+    "tekken": [TEKKEN],
+    "gpt-4o": [O200K],
+    "falcon": [r"[\p{P}$+<=>^~|`]+", GPT2, "[0-9][0-9][0-9]"],
+    "deepseek-llm": [
+        *("[\r\n]", rf"\s?[{DEEPSEEK_LETTERS}]+"),
+        "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+",
+        *(r"\s+\Z", EAST_ASIAN, r"\p{N}+"),
+    ],
+    "deepseek-coder": ["[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", EAST_ASIAN, r"\p{N}"],
 }
+COMPOSED = {"qwen2", "stablelm2", "olmo", "command-r"}
+"""Texts are brought into Unicode's form C first."""
+WHOLE = {"llama-bpe", "tekken"}
+"""A word that is a token stays one."""
 
 
 class PlainBpe:
@@ -45,14 +76,14 @@ class PlainBpe:
         return ids
 
     def words(self, text: str) -> list[int]:
-        pieces = [normalize("NFC", text) if self.pre == "qwen2" else text]
+        pieces = [normalize("NFC", text) if self.pre in COMPOSED else text]
         for pattern in PATTERNS[self.pre]:
             pieces = isolate(pieces, pattern)
         return [token_id for piece in pieces for token_id in self.word(piece)]
 
     def word(self, piece: str) -> list[int]:
         parts = [self.alphabet[byte] for byte in piece.encode()]
-        if self.pre == "llama-bpe" and "".join(parts) in self.ids:
+        if self.pre in WHOLE and "".join(parts) in self.ids:
             return [self.ids["".join(parts)]]
         while known := [pair for pair in pairwise(parts) if pair in self.ranks]:
             parts = merged(parts, min(known, key=self.ranks.__getitem__))

@@ -53,7 +53,7 @@ def test_a_file_from_before_pre_existed_gets_the_default_rules() -> None:
         ({"model": "llama"}, r"tokenizer.ggml.scores is missing or not a list of float"),
         ({"model": "t5", "scores": [0.5]}, r"scores holds 1 values for 263 tokens"),
         ({"model": None}, r"tokenizer.ggml.model is None"),
-        ({"pre": "tekken"}, r"tokenizer.ggml.pre is 'tekken': octavo reads default, gpt-2"),
+        ({"pre": "bloom"}, r"tokenizer.ggml.pre is 'bloom': octavo reads default, gpt-2"),
         ({"pre": ["smollm"]}, r"tokenizer.ggml.pre is \['smollm'\]"),
         ({"tokens": None}, r"tokenizer.ggml.tokens is missing or not a list of str"),
         ({"token_type": "1"}, r"tokenizer.ggml.token_type is missing or not a list of int"),

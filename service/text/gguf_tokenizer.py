@@ -2,27 +2,24 @@
 
 `tokenizer.ggml.model` says which kind: "gpt2" is byte-level BPE, "llama" and "t5" are
 SentencePiece's BPE and unigram. Of the first kind GGUF stores the vocabulary and the merges, but of
-the rest only a name, `tokenizer.ggml.pre`; what the name stands for is in the tokenizer.json of the
-model that it was coined for. Metadata: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md;
-names: the function `get_vocab_base_pre` of llama.cpp's convert_hf_to_gguf.py; what holds where a
-key is missing: `llama_vocab::impl::load` of its src/llama-vocab.cpp.
+the rest only the name of its rules, `tokenizer.ggml.pre`; see service.text.pre_tokenizers.
+Metadata: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; what holds where a key is
+missing: `llama_vocab::impl::load` of llama.cpp's src/llama-vocab.cpp.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import tokenizers
-from tokenizers import AddedToken, Regex
+from tokenizers import AddedToken
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
-from tokenizers.normalizers import NFC, Normalizer
-from tokenizers.pre_tokenizers import ByteLevel, Digits, PreTokenizer, Sequence, Split
 from tokenizers.processors import PostProcessor, TemplateProcessing
 
 from model.errors import ModelError
 from service.text import sentencepiece
 from service.text.definition import TokenizerDefinition
+from service.text.pre_tokenizers import RULES, Rules
 from service.text.sentencepiece import CONTROL, UNKNOWN, USER_DEFINED, Pieces, Spaces
 
 KINDS = {"gpt2": "byte-level BPE", "llama": "SentencePiece BPE", "t5": "SentencePiece unigram"}
@@ -31,51 +28,6 @@ TURN_ENDS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>")
 """Control tokens that end a turn where the file names none."""
 
 PHI_3_PLAIN = ("<unk>", "<s>", "<|endoftext|>")
-
-GPT2_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-CL100K_WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{numbers}"
-    r"| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Rules:
-    """What a value of `tokenizer.ggml.pre` stands for."""
-
-    pre_tokenizer: PreTokenizer
-    normalizer: Normalizer | None = None
-    ignore_merges: bool = False
-    """A word that is a token stays whole, even where no sequence of merges makes it."""
-    add_bos: bool = False
-    """What holds where the file doesn't say."""
-
-
-def _split(*patterns: str) -> PreTokenizer:
-    """Cut the text by each pattern in turn, every match and every gap a piece of its own."""
-    cuts: list[PreTokenizer] = [Split(Regex(pattern), "isolated") for pattern in patterns]
-    return Sequence([*cuts, ByteLevel(add_prefix_space=False, use_regex=False)])
-
-
-RULES = {
-    # What llama.cpp does with files that name no rules of their own, made before `pre` existed.
-    "default": _Rules(
-        pre_tokenizer=_split(r"[\p{P}$+<=>^~|]+", GPT2_WORDS, r"\p{N}+", "[0-9][0-9][0-9]")
-    ),
-    "gpt-2": _Rules(pre_tokenizer=ByteLevel(add_prefix_space=False)),
-    "llama-bpe": _Rules(
-        pre_tokenizer=_split(CL100K_WORDS.format(numbers=r"\p{N}{1,3}")),
-        ignore_merges=True,
-        add_bos=True,
-    ),
-    "qwen2": _Rules(
-        pre_tokenizer=_split(CL100K_WORDS.format(numbers=r"\p{N}")),
-        normalizer=NFC(),
-    ),
-    "smollm": _Rules(
-        pre_tokenizer=Sequence([Digits(individual_digits=True), ByteLevel(add_prefix_space=False)])
-    ),
-}
 
 
 def read_gguf_tokenizer(metadata: Mapping[str, Any]) -> TokenizerDefinition:
@@ -124,7 +76,7 @@ def _turn_end_ids(metadata: Mapping[str, Any], tokens: list[str]) -> frozenset[i
     return frozenset(token_id for token_id in named or known if token_id is not None)
 
 
-def _rules(metadata: Mapping[str, Any]) -> _Rules:
+def _rules(metadata: Mapping[str, Any]) -> Rules:
     pre = metadata.get("tokenizer.ggml.pre", "default")
     rules = RULES.get(str(pre))
     if rules is None:
@@ -180,7 +132,7 @@ def _is_phi3(metadata: Mapping[str, Any]) -> bool:
 
 
 def _byte_level(
-    metadata: Mapping[str, Any], tokens: list[str], rules: _Rules
+    metadata: Mapping[str, Any], tokens: list[str], rules: Rules
 ) -> tokenizers.Tokenizer:
     merges = _list(metadata, "tokenizer.ggml.merges", of=str)
     types = _list(metadata, "tokenizer.ggml.token_type", of=int)
