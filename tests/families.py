@@ -147,6 +147,16 @@ KINDS = {
         {**{"no_rope_layer_interval": 2, "use_sliding_window": True}, "sliding_window": WINDOW},
     ),
     "OLMo 2": Kind("Olmo2"),
+    "OLMo 3": Kind(
+        "Olmo3",
+        {
+            **{"num_hidden_layers": 5, "sliding_window": WINDOW},
+            "rope_parameters": {
+                "full_attention": YARN,
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0},
+            },
+        },
+    ),
     "Granite": Kind(
         "Granite",
         {
@@ -156,6 +166,9 @@ KINDS = {
     ),
     "StableLM": Kind("StableLm", {"use_qkv_bias": True}),
     "StableLM, parallel": Kind("StableLm", {"use_parallel_residual": True}),
+    "StarCoder2": Kind("Starcoder2", {"sliding_window": WINDOW}),
+    "Cohere": Kind("Cohere", {"logit_scale": 0.3, "attention_bias": True}),
+    "Cohere 2": Kind("Cohere2", {"num_hidden_layers": 5, "sliding_window": WINDOW}),
     "GPT-NeoX": Kind("GPTNeoX"),
     "GPT-NeoX, sequential": Kind("GPTNeoX", {"use_parallel_residual": False}),
     "Falcon 7B": Kind("Falcon", {"ffn_hidden_size": 48}),

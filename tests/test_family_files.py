@@ -17,7 +17,7 @@ from model.errors import ModelError
 from model.families.hugging_face import describe
 from model.fields import Fields
 from model.weights.names import num_parameters
-from tests.families import KINDS, LINEAR, LONGROPE, SIZES
+from tests.families import KINDS, LINEAR, LONGROPE, SIZES, YARN
 from tests.test_families import Pair, assert_same_logits, load, make_pair, some_ids
 
 ROPE = ("rope_parameters",)
@@ -38,6 +38,9 @@ LAYERS = ("layer_types",)
                 "rope_scaling": {"rope_type": "linear", "factor": 4.0},
             },
         ),
+        ("OLMo 3", LAYERS, {}),
+        ("OLMo 3", ROPE, {"rope_theta": 1000.0, "rope_scaling": YARN}),
+        ("Cohere 2", LAYERS, {}),
         ("GPT-NeoX", ROPE, {"rotary_pct": 0.25, "rotary_emb_base": 10_000}),
         ("GPT-NeoX", ROPE, {}),
         ("StableLM", ROPE, {"partial_rotary_factor": 0.25}),
@@ -88,6 +91,7 @@ def test_yarn_may_name_the_whole_context_or_the_original_one() -> None:
         ("Qwen3-MoE", {"use_sliding_window": True}, "use_sliding_window is True"),
         ("GPT-2", {"scale_attn_by_inverse_layer_idx": True}, "inverse_layer_idx is True"),
         ("GPT-2", {"add_cross_attention": True}, "add_cross_attention is True"),
+        ("Cohere", {"use_qk_norm": True}, "use_qk_norm is True"),
         ("GPT", {"afn": "relu"}, "afn is 'relu'"),
         (
             "GPT-2",

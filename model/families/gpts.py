@@ -1,6 +1,14 @@
 """The families with LayerNorm, most of which grew from GPT: what each does, by its config.json."""
 
-from model.families.common import Values, activation, common, dimensions
+from model.families.common import (
+    Values,
+    activation,
+    common,
+    dimensions,
+    layers,
+    window_by_layer,
+    window_everywhere,
+)
 from model.families.rope import read_rope
 from model.fields import Fields
 
@@ -14,6 +22,45 @@ def stablelm(config: Fields) -> Values:
         "qkv_bias": config.flag("use_qkv_bias"),
         "parallel": "one norm" if config.flag("use_parallel_residual") else "no",
     }
+
+
+def starcoder2(config: Fields) -> Values:
+    bias = config.flag("use_bias", True)
+    return (
+        common(config, tied=True)
+        | window_everywhere(config)
+        | {
+            "norm": "layer",
+            "norm_bias": True,
+            "norm_eps": config.number("norm_epsilon", 1e-5),
+            "activation": activation(config, "hidden_act", "gelu_pytorch_tanh"),
+            "gated": False,
+            "feed_forward_bias": bias,
+            "qkv_bias": bias,
+            "output_bias": bias,
+        }
+    )
+
+
+def cohere(config: Fields) -> Values:
+    config.allow("use_qk_norm", False)
+    bias = config.flag("attention_bias")
+    return common(config, tied=True, theta=500_000.0) | {
+        "norm": "layer",
+        "norm_eps": config.number("layer_norm_eps", 1e-5),
+        "qkv_bias": bias,
+        "output_bias": bias,
+        "parallel": "one norm",
+        "logit_scale": config.number("logit_scale", 0.0625),
+    }
+
+
+def cohere2(config: Fields) -> Values:
+    """Positions are told apart in windows alone."""
+    period = config.integer("sliding_window_pattern", 4)
+    windows = window_by_layer(config, lambda layer: (layer + 1) % period != 0)
+    local = windows.get("local_layers", frozenset())
+    return cohere(config) | windows | {"unrotated_layers": frozenset(layers(config)) - local}
 
 
 def gpt_neox(config: Fields) -> Values:

@@ -104,7 +104,8 @@ def gemma2(config: Fields) -> Values:
 def gemma3(config: Fields) -> Values:
     period = config.integer("sliding_window_pattern", 6)
     windows = window_by_layer(config, lambda layer: (layer + 1) % period != 0)
-    return gemma2(config) | windows | {"qk_norm": "head"} | _gemma3_rope(config)
+    rope = _rope_by_kind(config, theta=1_000_000.0, local_theta=10_000.0)
+    return gemma2(config) | windows | {"qk_norm": "head"} | rope
 
 
 def gemma3_with_images(config: Fields) -> Values:
@@ -112,16 +113,20 @@ def gemma3_with_images(config: Fields) -> Values:
     return gemma3(config.group("text_config", GEMMA_3_SIZES))
 
 
-def _gemma3_rope(config: Fields) -> Values:
-    """Version 5 has parameters for each kind of layer, earlier ones two thetas."""
+def _rope_by_kind(config: Fields, *, theta: float, local_theta: float | None = None) -> Values:
+    """Of layers that see all and of those that see a window, which aren't scaled.
+
+    Version 5 has parameters for each kind, earlier ones two thetas or but one.
+    """
     rope = config.group("rope_parameters")
     context_len = config.integer("max_position_embeddings", 131_072)
     if not rope.get("full_attention"):
         scaled = config.group("rope_scaling")
+        theta = config.number("rope_theta", theta)
         return {
-            "rope_theta": config.number("rope_theta", 1_000_000.0),
+            "rope_theta": theta,
             "rope_scaling": read_scaling(config, scaled, context_len),
-            "local_rope_theta": config.number("rope_local_base_freq", 10_000.0),
+            "local_rope_theta": config.number("rope_local_base_freq", local_theta or theta),
         }
     whole, local = rope.group("full_attention"), rope.group("sliding_attention")
     local.allow("rope_type", "default")
@@ -150,6 +155,11 @@ def olmo2(config: Fields) -> Values:
     bias = config.flag("attention_bias")
     changes = {"qk_norm": "width", "residual": "post"}
     return common(config) | changes | {"qkv_bias": bias, "output_bias": bias}
+
+
+def olmo3(config: Fields) -> Values:
+    windows = window_by_layer(config, lambda layer: (layer + 1) % 4 != 0)
+    return olmo2(config) | windows | _rope_by_kind(config, theta=500_000.0)
 
 
 def granite(config: Fields) -> Values:

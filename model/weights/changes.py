@@ -22,12 +22,12 @@ def changed(tensor: Tensor, change: Change | None) -> Tensor:
 
 
 def _half_split(tensor: Tensor, num_heads: int) -> Tensor:
-    """Undoes the row order of Q and K in GGUF files for llama, head by head.
+    """Undoes the row order of Q and K in GGUF files for llama, and in Cohere's, head by head.
 
         theirs   0  F  1  F+1  2  F+2 …      the two of a rotated pair side by side
         ours     0  1  2 …   F  F+1  F+2 …   the pairs' first halves, then the second
 
-    They reorder in LlamaModel.permute of llama.cpp's convert_hf_to_gguf.py.
+    llama.cpp reorders in LlamaModel.permute of its convert_hf_to_gguf.py.
     """
     pairs = tensor.view(num_heads, -1, 2, *tensor.shape[1:])
     return pairs.transpose(1, 2).flatten(0, 2)

@@ -60,6 +60,7 @@ _MIXTRAL = {
     "expert.up": "block_sparse_moe.experts.{}.w3",
     "expert.down": "block_sparse_moe.experts.{}.w2",
 }
+_STARCODER = {"up": "mlp.c_fc", "down": "mlp.c_proj"}
 _FUSED = {"qkv": "self_attn.qkv_proj", "gate_up": "mlp.gate_up_proj"}
 _GPT = Table(
     "transformer.",
@@ -114,6 +115,10 @@ HUGGING_FACE = {
     "gemma3": _GEMMA._replace(names=_SANDWICH),
     "phi3": _LLAMA._replace(names=_LLAMA_NAMES | _FUSED),
     "olmo2": _LLAMA._replace(names=_SANDWICH),
+    "olmo3": _LLAMA._replace(names=_SANDWICH),
+    "starcoder2": _LLAMA._replace(names=_LLAMA_NAMES | _STARCODER),
+    "cohere": _LLAMA._replace(interleaved=True),
+    "cohere2": _LLAMA._replace(interleaved=True),
     "gpt2": _GPT,
     "openai-gpt": _GPT._replace(names=dict(_GPT.names) | _GPT_1),
     "gpt_neox": Table("gpt_neox.", "layers.{}.", _NEOX_NAMES, grouped=True),
