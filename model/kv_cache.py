@@ -20,29 +20,45 @@ from torch import Tensor
 
 from model.config import ModelConfig
 from model.errors import ModelError
+from model.float8 import FLOAT8, decoded, encoded
 from model.host import FREE_MEMORY_SHARE, available_memory
+
+CPU = torch.device("cpu")
 
 
 class LayerCache:
-    """One layer's pool."""
+    """One layer's pool, and the scales of its slots where they hold e4m3 (model.float8)."""
 
-    def __init__(self, pool_NJPD: Tensor) -> None:
-        self._pool_NJPD = pool_NJPD
-        self._chunks = pool_NJPD.flatten(2).flatten(0, 1)
+    def __init__(self, pool_NJPD: Tensor, scales_NJP: Tensor | None = None) -> None:
+        assert (pool_NJPD.dtype == FLOAT8) == (scales_NJP is not None)
+        self.scales_NJP = scales_NJP
+        self.pool_NJPD = pool_NJPD if scales_NJP is None else pool_NJPD.view(torch.uint8)
+        """Bytes, where there are scales."""
 
     def write(self, kv_TJD: Tensor, *, page_ids_T: Tensor, offsets_T: Tensor) -> None:
         """A token's slot is an offset in a page."""
-        self._pool_NJPD[page_ids_T, :, offsets_T] = kv_TJD
+        if self.scales_NJP is not None:
+            codes_TJD, scales_TJ = encoded(kv_TJD)
+            self.scales_NJP[page_ids_T, :, offsets_T] = scales_TJ
+            kv_TJD = codes_TJD.view(torch.uint8)
+        self.pool_NJPD[page_ids_T, :, offsets_T] = kv_TJD
 
     def copy(self, *, sources_N: Tensor, targets_N: Tensor) -> None:
         """Whole pages; all are read before any is written."""
-        self._pool_NJPD[targets_N] = self._pool_NJPD[sources_N]
+        self.pool_NJPD[targets_N] = self.pool_NJPD[sources_N]
+        if self.scales_NJP is not None:
+            self.scales_NJP[targets_N] = self.scales_NJP[sources_N]
 
     def gather(self, chunk_ids_SJN: Tensor) -> Tensor:
-        """A copy of the pages, each head's end to end: kv_SJCD."""
+        """A copy of the pages, each head's end to end: kv_SJCD; in float32 of e4m3."""
         S, J, _ = chunk_ids_SJN.shape
-        D = self._pool_NJPD.shape[-1]
-        return self._chunks.index_select(0, chunk_ids_SJN.flatten()).view(S, J, -1, D)
+        D = self.pool_NJPD.shape[-1]
+        chunks = self.pool_NJPD.flatten(2).flatten(0, 1)
+        kv_SJCD = chunks.index_select(0, chunk_ids_SJN.flatten()).view(S, J, -1, D)
+        if self.scales_NJP is None:
+            return kv_SJCD
+        scales = self.scales_NJP.flatten(0, 1).index_select(0, chunk_ids_SJN.flatten())
+        return decoded(kv_SJCD.view(FLOAT8), scales.view(S, J, -1))
 
 
 def chunk_ids(page_table_SN: Tensor, *, num_kv_heads: int) -> Tensor:
@@ -60,11 +76,23 @@ class KVCache:
 
     @classmethod
     def allocate(
-        cls, config: ModelConfig, *, num_pages: int, page_size: int, dtype: torch.dtype
+        cls,
+        config: ModelConfig,
+        *,
+        num_pages: int,
+        page_size: int,
+        dtype: torch.dtype,
+        device: torch.device = CPU,
     ) -> "KVCache":
-        shape = (num_pages, 2 * config.num_kv_heads, page_size, config.head_dim)
-        pools = [_lazy_zeros(shape, dtype) for _ in range(config.num_layers)]
-        return cls([LayerCache(pool) for pool in pools], num_pages, page_size)
+        slots = (num_pages, 2 * config.num_kv_heads, page_size)
+        layers = [
+            LayerCache(
+                _zeros((*slots, config.head_dim), dtype, device),
+                _zeros(slots, torch.float32, device) if dtype == FLOAT8 else None,
+            )
+            for _ in range(config.num_layers)
+        ]
+        return cls(layers, num_pages, page_size)
 
     def copy(self, pages: Sequence[tuple[int, int]]) -> None:
         """Pages as (from, to), in every layer; all are read before any is written."""
@@ -74,11 +102,13 @@ class KVCache:
                 layer.copy(sources_N=sources_N, targets_N=targets_N)
 
 
-def _lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Memory that the system hands out as pages are first written, unlike that of torch.zeros.
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """On a CPU, memory that the system hands out as pages are first written, unlike torch.zeros'.
 
     Zeros they must be: a masked slot weighs 0, but 0 times a stray NaN would be NaN.
     """
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
     flat = torch.from_numpy(np.zeros(np.prod(shape) * dtype.itemsize, dtype=np.uint8))
     return flat.view(dtype).view(shape)
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from model.errors import ModelError
+from model.float8 import FLOAT8, encoded
 from model.footprint import float32_page_bytes
 from model.kv_cache import KVCache, affordable_pages, chunk_ids
 from tests.tiny_llama import CONFIG
@@ -11,8 +12,8 @@ from tests.tiny_llama import CONFIG
 D, K = CONFIG.head_dim, CONFIG.num_kv_heads
 
 
-def allocate(num_pages: int) -> KVCache:
-    return KVCache.allocate(CONFIG, num_pages=num_pages, page_size=16, dtype=torch.float32)
+def allocate(num_pages: int, dtype: torch.dtype = torch.float32) -> KVCache:
+    return KVCache.allocate(CONFIG, num_pages=num_pages, page_size=16, dtype=dtype)
 
 
 def resident_bytes() -> int:
@@ -39,6 +40,32 @@ def test_a_write_touches_its_own_slot_only() -> None:
     assert cache.layers[1].gather(everything).sum() == 2 * K * D
     assert cache.layers[1].gather(everything)[0, :, 16 + 7].all()
     assert not cache.layers[0].gather(everything).any()
+
+
+def test_e4m3_keeps_four_bits_of_any_amplitude_and_each_vector_has_its_own_scale() -> None:
+    cache = allocate(num_pages=3, dtype=FLOAT8)
+    amplitudes_T = torch.logspace(-8, 8, 16)
+    kv_TJD = torch.randn(16, 2 * K, D) * amplitudes_T[:, None, None]
+    kv_TJD[3] = 0
+    page_ids_T = torch.full((16,), 2)
+    cache.layers[0].write(kv_TJD, page_ids_T=page_ids_T, offsets_T=torch.arange(16))
+    cache.copy([(2, 0)])
+    for page in (2, 0):
+        kv_SJCD = cache.layers[0].gather(chunk_ids(torch.tensor([[page]]), num_kv_heads=K))
+        error_TJD = (kv_SJCD[0].transpose(0, 1) - kv_TJD).abs()
+        amplitude_TJ1 = kv_TJD.abs().amax(-1, keepdim=True)
+        # Half of a mantissa's last bit, or of the least number.
+        assert (error_TJD <= kv_TJD.abs() / 16 + amplitude_TJ1 / 448 / 1024).all()
+        assert not kv_SJCD[0, :, 3].any()
+
+
+def test_a_vector_has_the_same_bits_beside_others() -> None:
+    x_TD = torch.randn(5, 64)
+    codes_TD, scales_T = encoded(x_TD)
+    for token in range(5):
+        code_D, scale = encoded(x_TD[token])
+        assert torch.equal(code_D.view(torch.uint8), codes_TD[token].view(torch.uint8))
+        assert scale == scales_T[token]
 
 
 def test_copies_are_read_before_any_is_written_in_every_layer() -> None:
