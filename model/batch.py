@@ -149,5 +149,9 @@ class Runner(Protocol):
     num_pages: int
     vocab_size: int
     max_model_len: int
+    device: str
+    """Where it computes: "cpu", "cuda", …"""
+    attention: str
+    """Which kernels compute attention there."""
 
     def run(self, batch: Batch) -> StepOutput: ...

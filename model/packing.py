@@ -7,7 +7,7 @@ Shapes: T packed tokens, S sequences, N pages of the longest sequence.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import chain
 
 import numpy as np
@@ -37,6 +37,9 @@ class RaggedBatch:
     """Padded with page 0, which attention reads there and masks."""
     query_lens_S: Tensor
     context_lens_S: Tensor
+
+    def to(self, device: torch.device) -> "RaggedBatch":
+        return RaggedBatch(**{f.name: getattr(self, f.name).to(device) for f in fields(self)})
 
 
 def pack(rows: Sequence[Row], *, page_size: int) -> RaggedBatch:

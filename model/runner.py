@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from model.attention.reference import PAGE_SIZE
+from model.attention.backend import Place
 from model.batch import (
     Batch,
     Pooling,
@@ -29,12 +29,13 @@ from model.config import ModelConfig, load_config
 from model.errors import ModelError
 from model.footprint import float32_page_bytes, native_page_bytes
 from model.host import usable_cores
-from model.kv_cache import KVCache, affordable_pages
+from model.kernels import PLAIN, Kernels, choose
+from model.kv_cache import CPU, KVCache, affordable_pages
 from model.native.cache import NativeCache
 from model.native.library import builds
 from model.native.transformer import is_native, load_native
 from model.packing import RaggedBatch, pack
-from model.sampling import Sampler, logprobs_of
+from model.sampling import logprobs_of
 from model.weights.load import Report, load_model
 
 SCORED_AT_ONCE = 64
@@ -72,14 +73,17 @@ class Model(Protocol):
 class TorchRunner:
     """Fulfils model.batch.Runner."""
 
-    def __init__(self, model: Model, cache: Cache, *, max_model_len: int) -> None:
+    def __init__(
+        self, model: Model, cache: Cache, *, max_model_len: int, kernels: Kernels = PLAIN
+    ) -> None:
+        self.device, self.attention = "cpu", kernels.attention_name
         self.page_size = cache.page_size
         self.num_pages = cache.num_pages
         self.vocab_size = model.config.vocab_size
         self.max_model_len = max_model_len
         self._model = model
         self._cache = cache
-        self._sampler = Sampler(self.vocab_size)
+        self._sampler = kernels.sampler(self.vocab_size)
 
     @torch.inference_mode()
     def run(self, batch: Batch) -> StepOutput:
@@ -163,14 +167,14 @@ def load_runner(
             "tokens: take that or less"
         )
     config = replace(config, context_len=max_model_len or config.context_len)
-    most = max_sequences * _num_pages(config.context_len)
     load = partial(_load_native, build=build) if build else _load_float32
-    model, page_bytes, allocate = load(path, config, report=partial(progress, "weights"))
+    loaded = load(path, config, report=partial(progress, "weights"))
     progress("cache", "", 0.0)
-    num_pages = affordable_pages(page_bytes, memory=kv_cache_memory, most=most)
-    cache = allocate(config, num_pages=num_pages)
+    most = max_sequences * -(-config.context_len // loaded.page_size)
+    num_pages = affordable_pages(loaded.page_bytes, memory=kv_cache_memory, most=most)
+    cache = loaded.allocate(config, num_pages=num_pages)
     max_model_len = _affordable_len(config, max_model_len, cache)
-    runner = TorchRunner(model, cache, max_model_len=max_model_len)
+    runner = TorchRunner(loaded.model, cache, max_model_len=max_model_len, kernels=loaded.kernels)
     progress("warm-up", "", 0.0)
     runner.warm_up()
     return runner
@@ -204,20 +208,29 @@ def _native_build(quantization: str, config: ModelConfig) -> str:
     return ""
 
 
-Loaded = tuple[Model, int, Callable[..., Cache]]
-"""A model, what a page of its cache takes in bytes, and what allocates that cache."""
+class Loaded(NamedTuple):
+    model: Model
+    kernels: Kernels
+    page_size: int
+    page_bytes: int
+    """What a page of its cache takes."""
+    allocate: Callable[..., Cache]
 
 
 def _load_native(path: Path, config: ModelConfig, *, build: str, report: Report) -> Loaded:
     threads = torch.get_num_threads()
     model = load_native(path, config, build=build, threads=threads, report=report)
-    return model, native_page_bytes(config), NativeCache
+    kernels = PLAIN._replace(attention_name="native")
+    return Loaded(model, kernels, NativeCache.page_size, native_page_bytes(config), NativeCache)
 
 
 def _load_float32(path: Path, config: ModelConfig, *, report: Report) -> Loaded:
-    size = float32_page_bytes(config, page_size=PAGE_SIZE)
-    allocate = partial(KVCache.allocate, page_size=PAGE_SIZE, dtype=torch.float32)
-    return load_model(path, config, report=report), size, allocate
+    kernels = choose(config, Place(CPU, torch.float32, torch.float32))
+    model = load_model(path, config, report=report, kernels=kernels)
+    page_size = kernels.attention.PAGE_SIZE
+    page_bytes = float32_page_bytes(config, page_size=page_size)
+    allocate = partial(KVCache.allocate, page_size=page_size, dtype=torch.float32)
+    return Loaded(model, kernels, page_size, page_bytes, allocate)
 
 
 def _affordable_len(config: ModelConfig, max_model_len: int, cache: Cache) -> int:
@@ -229,10 +242,6 @@ def _affordable_len(config: ModelConfig, max_model_len: int, cache: Cache) -> in
             "less, or raise kv_cache_memory"
         )
     return max_model_len or min(config.context_len, held)
-
-
-def _num_pages(num_tokens: int) -> int:
-    return -(-num_tokens // PAGE_SIZE)
 
 
 def _size(row: Row) -> tuple[int, int]:

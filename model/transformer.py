@@ -8,40 +8,33 @@ J = 2K (keys' heads, then values'), D head dimension, F feed-forward width, V vo
 E experts, A active ones.
 """
 
-from collections.abc import Callable
-from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, relu, silu
 
-from model.attention.reference import Plan, attend, prepare
 from model.config import ModelConfig
+from model.fused import ACTIVATIONS
+from model.kernels import PLAIN, Kernels
 from model.kv_cache import KVCache, LayerCache
 from model.packing import RaggedBatch
 from model.rope import (
     Rotation,
     inverse_frequencies,
     plain_frequencies,
-    rotate_,
     rotation_at,
     sinusoids,
 )
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "silu": silu,
-    "gelu": gelu,
-    "gelu_tanh": partial(gelu, approximate="tanh"),
-    "relu": relu,
-}
+NO_NORM = nn.Identity()
 
 
 class View(NamedTuple):
     """What all layers that see as far share: the whole context, or a window of it."""
 
     rotation: Rotation
-    plan: Plan
+    plan: Any
+    """For the backend of attention that made it."""
 
 
 class Step(NamedTuple):
@@ -58,13 +51,15 @@ class Transformer(nn.Module):
     local_frequency: Tensor
     """Of layers that see a window, where it is another."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, kernels: Kernels = PLAIN) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.kernels = config, kernels
         self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
         if config.positions == "learned":
             self.positions = nn.Embedding(config.num_positions, config.hidden_size)
-        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.num_layers))
+        self.blocks = nn.ModuleList(
+            Block(config, layer, kernels) for layer in range(config.num_layers)
+        )
         self.norm = nn.Identity() if config.residual == "sum" else _norm(config)
         self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.register_buffer("frequency", inverse_frequencies(config), persistent=False)
@@ -123,7 +118,13 @@ class Transformer(nn.Module):
         window = config.sliding_window if is_local else None
         return View(
             rotation_at(batch.positions_T, frequency_F, dtype=dtype, scale=scale),
-            prepare(batch, num_kv_heads=config.num_kv_heads, dtype=dtype, window=window),
+            self.kernels.attention.prepare(
+                batch,
+                num_heads=config.num_heads,
+                num_kv_heads=config.num_kv_heads,
+                dtype=dtype,
+                window=window,
+            ),
         )
 
 
@@ -138,21 +139,22 @@ class Block(nn.Module):
     sum        norm'(x + f(x))          the first Transformer (arXiv:1706.03762), GPT
     """
 
-    def __init__(self, config: ModelConfig, layer: int) -> None:
+    def __init__(self, config: ModelConfig, layer: int, kernels: Kernels) -> None:
         super().__init__()
+        self.fused = kernels.fused
         self.residual_scale, self.norms_the_sum = config.residual_scale, config.residual == "sum"
         self.parallel = config.parallel
         before, behind = config.residual in ("pre", "sandwich"), config.residual != "pre"
         self.attention_norm = _norm(config) if before else nn.Identity()
-        self.attention = Attention(config, layer)
+        self.attention = Attention(config, layer, kernels)
         self.attention_post_norm = _norm(config) if behind else nn.Identity()
         own_norm = before and config.parallel != "one norm"
         self.feed_forward_norm = _norm(config) if own_norm else nn.Identity()
         is_routed = config.num_experts > 0 and layer not in config.dense_layers
         self.feed_forward = (
-            RoutedFeedForward(config)
+            RoutedFeedForward(config, kernels)
             if is_routed
-            else FeedForward(config, config.intermediate_size)
+            else FeedForward(config, kernels, config.intermediate_size)
         )
         self.feed_forward_post_norm = _norm(config) if behind else nn.Identity()
 
@@ -163,22 +165,35 @@ class Block(nn.Module):
             if self.parallel == "two norms":
                 normed_TW = self.feed_forward_norm(x_TW)
             return x_TW + attended_TW + self.feed_forward(normed_TW)
-        x_TW = self._added(x_TW, attended_TW, self.attention_post_norm)
-        thought_TW = self.feed_forward(self.feed_forward_norm(x_TW))
-        return self._added(x_TW, thought_TW, self.feed_forward_post_norm)
+        x_TW, normed_TW = self._added(
+            x_TW, attended_TW, self.attention_post_norm, next_norm=self.feed_forward_norm
+        )
+        thought_TW = self.feed_forward(normed_TW)
+        return self._added(x_TW, thought_TW, self.feed_forward_post_norm)[0]
 
-    def _added(self, x_TW: Tensor, branch_TW: Tensor, norm: nn.Module) -> Tensor:
+    def _added(
+        self,
+        x_TW: Tensor,
+        branch_TW: Tensor,
+        post_norm: nn.Module,
+        next_norm: nn.Module = NO_NORM,
+    ) -> tuple[Tensor, Tensor]:
+        """What comes out of a branch, and what the next one gets of that."""
         if self.norms_the_sum:
-            return norm(x_TW + branch_TW)
-        branch_TW = norm(branch_TW)
-        return x_TW + (branch_TW if self.residual_scale == 1 else branch_TW * self.residual_scale)
+            x_TW = post_norm(x_TW + branch_TW)
+            return x_TW, next_norm(x_TW)
+        branch_TW = post_norm(branch_TW)
+        if self.residual_scale != 1:
+            branch_TW = branch_TW * self.residual_scale
+        return self.fused.add_norm(x_TW, branch_TW, next_norm)
 
 
 class Attention(nn.Module):
     """Each of the K key-value heads serves H/K query heads (arXiv:2305.13245)."""
 
-    def __init__(self, config: ModelConfig, layer: int) -> None:
+    def __init__(self, config: ModelConfig, layer: int, kernels: Kernels) -> None:
         super().__init__()
+        self.kernels = kernels
         self.num_heads, self.num_kv_heads = config.num_heads, config.num_kv_heads
         self.head_dim, self.rotary_dim = config.head_dim, config.rotary_dim
         self.scale, self.softcap = config.attention_scale, config.attention_softcap
@@ -194,24 +209,26 @@ class Attention(nn.Module):
             self.k_norm = _rms_norm(config, kv_width if whole else self.head_dim)
 
     def forward(self, x_TW: Tensor, cache: LayerCache, step: Step) -> Tensor:
-        #   qkv: │ queries: H │ keys: K │ values: K │ heads
-        #        └─── are rotated ──────┘
-        #                     └─── are cached ───────┘
         view = step.views[self.is_local]
         qkv = self.qkv(x_TW).unflatten(1, (-1, self.head_dim))
-        qk = qkv[:, : self.num_heads + self.num_kv_heads]
         if self.qk_norm != "none":
-            self._norm_(qk)
-        if self.is_rotated:
-            rotate_(qk[..., : self.rotary_dim], view.rotation)
-        q_THD, kv_TJD = qkv.split((self.num_heads, 2 * self.num_kv_heads), dim=1)
-        cache.write(kv_TJD, page_ids_T=step.page_ids_T, offsets_T=step.offsets_T)
-        out_THD = attend(q_THD, cache, view.plan, scale=self.scale, softcap=self.softcap)
+            self._norm_(qkv)
+        q_THD = self.kernels.fused.rotate_and_cache(
+            qkv,
+            view.rotation if self.is_rotated else None,
+            cache,
+            num_heads=self.num_heads,
+            page_ids_T=step.page_ids_T,
+            offsets_T=step.offsets_T,
+        )
+        out_THD = self.kernels.attention.attend(
+            q_THD, cache, view.plan, scale=self.scale, softcap=self.softcap
+        )
         return self.output(out_THD.flatten(1))
 
-    def _norm_(self, qk: Tensor) -> None:
-        """Each head by itself, or all heads of a token together."""
-        heads = qk[:, : self.num_heads], qk[:, self.num_heads :]
+    def _norm_(self, qkv: Tensor) -> None:
+        """Queries and keys: each head by itself, or all heads of a token together."""
+        heads = qkv[:, : self.num_heads], qkv[:, self.num_heads : -self.num_kv_heads]
         for x_THD, norm in zip(heads, (self.q_norm, self.k_norm), strict=True):
             normed = norm(x_THD.flatten(1) if self.qk_norm == "width" else x_THD)
             x_THD.copy_(normed.view_as(x_THD))
@@ -221,32 +238,31 @@ class FeedForward(nn.Module):
     """Two layers, or SwiGLU and its like: one half of the hidden layer gates the other
     (arXiv:2002.05202)."""
 
-    def __init__(self, config: ModelConfig, size: int) -> None:
+    def __init__(self, config: ModelConfig, kernels: Kernels, size: int) -> None:
         super().__init__()
+        self.fused, self.activation = kernels.fused, config.activation
         bias, self.is_gated = config.feed_forward_bias, config.gated
         if config.gated:
             self.gate_up = nn.Linear(config.hidden_size, 2 * size, bias=bias)
         else:
             self.up = nn.Linear(config.hidden_size, size, bias=bias)
         self.down = nn.Linear(size, config.hidden_size, bias=bias)
-        self.activation = ACTIVATIONS[config.activation]
 
     def forward(self, x_TW: Tensor) -> Tensor:
-        if not self.is_gated:
-            return self.down(self.activation(self.up(x_TW)))
-        gate_TF, up_TF = self.gate_up(x_TW).chunk(2, dim=1)
-        return self.down(self.activation(gate_TF) * up_TF)
+        if self.is_gated:
+            return self.down(self.fused.gate(self.gate_up(x_TW), self.activation))
+        return self.down(ACTIVATIONS[self.activation](self.up(x_TW)))
 
 
 class RoutedFeedForward(nn.Module):
     """A router sends each token to the A of the E experts that it finds best (arXiv:2401.04088)."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, kernels: Kernels) -> None:
         super().__init__()
         self.num_active, self.normalizes = config.num_active_experts, config.normalize_experts
         self.router = nn.Linear(config.hidden_size, config.num_experts, bias=False)
         self.experts = nn.ModuleList(
-            FeedForward(config, config.expert_size) for _ in range(config.num_experts)
+            FeedForward(config, kernels, config.expert_size) for _ in range(config.num_experts)
         )
 
     def forward(self, x_TW: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ class EndlessRunner:
     num_pages = 100_000
     vocab_size = 49_152
     max_model_len = 200_000
+    device, attention = "cpu", "none"
 
     def __init__(self, *, step_seconds: float = 0.0) -> None:
         self._step_seconds = step_seconds

@@ -44,6 +44,7 @@ class FakeClock:
 
 class FakeRunner:
     vocab_size = VOCAB_SIZE
+    device, attention = "cpu", "none"
 
     def __init__(self, *, num_pages: int = 16, page_size: int = 4, max_model_len: int = 64) -> None:
         self.num_pages = num_pages

@@ -15,6 +15,7 @@ from model.attention.reference import PAGE_SIZE, Group, attend, prepare
 from model.batch import Row
 from model.kv_cache import KVCache, LayerCache
 from model.packing import pack
+from tests.ragged import plain_attention
 from tests.tiny_llama import CONFIG
 
 H, K, D = CONFIG.num_heads, CONFIG.num_kv_heads, CONFIG.head_dim
@@ -53,36 +54,11 @@ def random_layer() -> LayerCache:
 
 def plan_of(rows: Sequence[Row]) -> list[Group]:
     batch = pack(rows, page_size=PAGE_SIZE)
-    return prepare(batch, num_kv_heads=K, dtype=torch.float64)
+    return prepare(batch, num_heads=H, num_kv_heads=K, dtype=torch.float64)
 
 
 def random_queries(rows: Sequence[Row]) -> Tensor:
     return torch.randn(sum(len(row.token_ids) for row in rows), H, D, dtype=torch.float64)
-
-
-def plain_attention(
-    q_THD: Tensor,
-    layer: LayerCache,
-    rows: Sequence[Row],
-    *,
-    window: int = 1000,
-    scale: float = D**-0.5,
-    softcap: float | None = None,
-) -> Tensor:
-    outputs = []
-    queries = iter(q_THD)
-    for row in rows:
-        chunks = torch.tensor(row.page_ids) * 2 * K + torch.arange(2 * K)[:, None]
-        kv_JCD = layer.gather(chunks[None])[0]
-        for position in range(row.start, row.start + len(row.token_ids)):
-            q_HD = next(queries)
-            seen_JCD = kv_JCD[:, max(0, position + 1 - window) : position + 1]
-            k_HCD, v_HCD = seen_JCD.repeat_interleave(H // K, 0).chunk(2)
-            scores_HC = (k_HCD @ q_HD[:, :, None])[..., 0] * scale
-            if softcap is not None:
-                scores_HC = softcap * torch.tanh(scores_HC / softcap)
-            outputs.append((scores_HC.softmax(-1)[:, None] @ v_HCD)[:, 0])
-    return torch.stack(outputs)
 
 
 @settings(max_examples=40, deadline=None)
@@ -144,7 +120,7 @@ def one_page(k_CD: Tensor, v_CD: Tensor) -> LayerCache:
 def attended(q_TD: Tensor, layer: LayerCache, *, start: int = 0, **how: float) -> Tensor:
     """By so many last tokens of that sequence."""
     batch = pack([Row([0] * len(q_TD), start, [0], None)], page_size=PAGE_SIZE)
-    plan = prepare(batch, num_kv_heads=1, dtype=torch.float64)
+    plan = prepare(batch, num_heads=1, num_kv_heads=1, dtype=torch.float64)
     return attend(q_TD[:, None].double(), layer, plan, **how)[:, 0]
 
 
@@ -213,7 +189,7 @@ def test_a_window_is_cut_out_of_the_context() -> None:
     rows = rows_of([(3, 40), (1, 20), (17, 0)])
     q_THD, layer = random_queries(rows), random_layer()
     batch = pack(rows, page_size=PAGE_SIZE)
-    windowed = prepare(batch, num_kv_heads=K, dtype=torch.float64, window=5)
+    windowed = prepare(batch, num_heads=H, num_kv_heads=K, dtype=torch.float64, window=5)
     out_THD = attend(q_THD, layer, windowed)
     assert_close(out_THD, plain_attention(q_THD, layer, rows, window=5))
     assert_close(

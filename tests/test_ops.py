@@ -1,7 +1,9 @@
 """Probes and metrics: what they say in each phase, and that they ask nothing of the engine."""
 
+from importlib.metadata import version
 from typing import Any
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -32,8 +34,15 @@ def test_probes(phase: Any, live: int, ready: int) -> None:
         assert answer.json() == {"status": phase, "detail": "weights", "progress": 0.5}
 
 
-def test_version() -> None:
-    assert Client().get("/version").json().keys() == {"version"}
+def test_version_tells_what_computes_once_that_is_known() -> None:
+    engine = FakeEngine()
+    client = Client(engine)
+    assert engine.info
+    engine.info = msgspec.structs.replace(engine.info, device="cuda", attention="triton_paged")
+    kernels = {"device": "cuda", "attention": "triton_paged"}
+    assert client.get("/version").json() == {"version": version("octavo")} | kernels
+    engine.info = None
+    assert client.get("/version").json() == {"version": version("octavo")} | dict.fromkeys(kernels)
 
 
 def samples(client: Client) -> dict[str, float]:

@@ -122,6 +122,7 @@ def test_an_automatic_cache_holds_all_sequences_at_full_length(folder: Path) -> 
     assert runner.num_pages == 3 * 256 // 16
     assert runner.max_model_len == 256
     assert runner.vocab_size == CONFIG.vocab_size
+    assert (runner.device, runner.attention) == ("cpu", "reference")
     assert token_ids(runner.run(Batch([prompt(20, 0)])).sampled) != [None]
 
 

@@ -1,8 +1,7 @@
-"""Attention over the paged cache: a file per backend, each with the same three names.
+"""Attention over the paged cache: a file per backend, each a model.attention.backend.Backend.
 
-    PAGE_SIZE                                    tokens in a page, as the backend wants it
-    prepare(batch, …) -> Plan                    once per step: the batch's metadata, made ready
-    attend(q_THD, layer_cache, plan) -> out_THD  once per layer, after its keys were written
-
-`reference` is the oracle for the others.
+reference.py     gathers pages and masks; on any device, and the oracle for the others
+triton_paged.py  our own kernels, for CUDA
+varlen.py        FlashAttention as PyTorch has it, for CUDA
+self_test.py     compares any of them with the reference
 """

@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from model.attention.backend import Place
+from model.config import ModelConfig
 from model.kv_cache import LayerCache, chunk_ids
 from model.masks import additive, causal_mask, padding_mask, window_mask
 from model.packing import RaggedBatch
@@ -38,8 +40,17 @@ class Group:
 Plan = list[Group]
 
 
+def refusal(config: ModelConfig, place: Place) -> str:
+    return ""
+
+
 def prepare(
-    batch: RaggedBatch, *, num_kv_heads: int, dtype: torch.dtype, window: int | None = None
+    batch: RaggedBatch,
+    *,
+    num_heads: int,
+    num_kv_heads: int,
+    dtype: torch.dtype,
+    window: int | None = None,
 ) -> Plan:
     query_lens = batch.query_lens_S.tolist()
     num_pages = (-(-batch.context_lens_S // PAGE_SIZE)).tolist()
@@ -87,7 +98,7 @@ def _attend_group(
     q_THD: Tensor, cache: LayerCache, group: Group, *, scale: float | None, softcap: float | None
 ) -> Tensor:
     q_SHQD = q_THD.view(-1, group.query_len, *q_THD.shape[1:]).transpose(1, 2)
-    k_SKCD, v_SKCD = cache.gather(group.chunk_ids_SJN).chunk(2, dim=1)
+    k_SKCD, v_SKCD = cache.gather(group.chunk_ids_SJN).to(q_THD.dtype).chunk(2, dim=1)
     if softcap is None:
         out_SHQD = scaled_dot_product_attention(
             q_SHQD, k_SKCD, v_SKCD, attn_mask=group.mask_S1QC, scale=scale, enable_gqa=True

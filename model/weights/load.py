@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,12 @@ from model.config import ModelConfig
 from model.errors import ModelError
 from model.footprint import float32_weight_bytes
 from model.host import available_memory
+from model.kernels import PLAIN, Kernels
 from model.linear import packed
 from model.transformer import Transformer
 from model.weights import gguf_tensors, safetensors
 from model.weights.changes import changed
+from model.weights.meter import Meter, Report
 from model.weights.names import (
     FREQUENCY_DIVISORS,
     OPTIONAL,
@@ -33,9 +36,6 @@ from model.weights.names import (
 )
 from model.weights.quantized import dequantized, has_no_effect
 from model.weights.stored import StoredTensor, read_all
-
-Report = Callable[[str, float], None]
-"""Takes the name of the tensor that was just read, and the share of the tensors read so far."""
 
 Take = Callable[[str, Tensor], None]
 """Is given a parameter of ours by its name, and its values as float32 or its blocks as bytes."""
@@ -56,9 +56,11 @@ class _Undrawn(TorchFunctionMode):
         return kwargs["tensor"] if func in DRAWS else func(*args, **kwargs)
 
 
-def load_model(path: Path, config: ModelConfig, *, report: Report) -> Transformer:
+def load_model(
+    path: Path, config: ModelConfig, *, report: Report, kernels: Kernels = PLAIN
+) -> Transformer:
     check_memory(path, float32_weight_bytes(config))
-    model = skeleton(config)
+    model = skeleton(config, kernels)
     read_parameters(path, config, partial(_set, model), report=report)
     if config.tied_head:
         _set(model, "head.weight", model.embedding.weight)
@@ -79,7 +81,7 @@ def read_parameters(
     """
     try:
         places, tensors = _source(path, config)
-        tensors = _kept(tensors, places, kept_types)
+        tensors = _largest_first(_kept(tensors, places, kept_types), places)
         for parameter, values in _parameters(places, tensors, report=report):
             take(parameter, values)
     except ModelError as error:
@@ -95,10 +97,10 @@ def check_memory(path: Path, needed: int) -> None:
         )
 
 
-def skeleton(config: ModelConfig) -> Transformer:
+def skeleton(config: ModelConfig, kernels: Kernels = PLAIN) -> Transformer:
     """The shapes alone; only what is computed from the config has values."""
     with torch.device("meta"), _Undrawn():
-        return Transformer(config)
+        return Transformer(config, kernels)
 
 
 def _set(model: Transformer, parameter: str, values: Tensor) -> None:
@@ -144,6 +146,20 @@ def _kept(
     ]
 
 
+def _largest_first(tensors: list[StoredTensor], places: dict[str, Place]) -> list[StoredTensor]:
+    """Parameters in the order of their sizes. While one is put together and packed it is in memory
+    twice; thus what is there besides is never more than a part of what is still to come."""
+    sizes: Counter[str] = Counter()
+    for tensor in tensors:
+        sizes[places[tensor.name].parameter] += prod(tensor.shape)
+
+    def order(tensor: StoredTensor) -> tuple[int, str]:
+        parameter = places[tensor.name].parameter
+        return -sizes[parameter], parameter
+
+    return sorted(tensors, key=order)
+
+
 def _check(tensors: list[StoredTensor], places: dict[str, Place], config: ModelConfig) -> None:
     missing = dict(places)
     for name, shape in ((tensor.name, tensor.shape) for tensor in tensors):
@@ -170,12 +186,13 @@ def _parameters(
     num_parts = Counter(place.parameter for place in places.values())
     parts: defaultdict[str, dict[int, Tensor]] = defaultdict(dict)
     all_values = read_all(tensors, threads=torch.get_num_threads())
-    for index, (tensor, values) in enumerate(zip(tensors, all_values, strict=True)):
+    meter = Meter(tensors, report)
+    for tensor, values in zip(tensors, all_values, strict=True):
         parameter, _, first_row, change = places[tensor.name]
         parts[parameter][first_row] = changed(values, change)
         if len(parts[parameter]) == num_parts[parameter]:
             yield parameter, _joined(parts.pop(parameter))
-        report(tensor.name, (index + 1) / len(tensors))
+        meter.take(tensor)
 
 
 def _joined(parts: dict[int, Tensor]) -> Tensor:

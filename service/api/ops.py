@@ -55,5 +55,7 @@ async def get_metrics(served: Served) -> Response:
 
 
 @router.get("/version", openapi_extra=described(Version, errors=[500]))
-async def get_version() -> JsonResponse:
-    return JsonResponse({"version": version("octavo")})
+async def get_version(served: Served) -> JsonResponse:
+    info = served.info
+    device, attention = (info.device, info.attention) if info else (None, None)
+    return JsonResponse({"version": version("octavo"), "device": device, "attention": attention})

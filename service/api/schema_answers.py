@@ -118,6 +118,8 @@ class Readiness(Answer):
 
 class Version(Answer):
     version: str = told("The server's.", "0.1.0")
+    device: str | None = told("Where the engine computes; null until it is ready.", "cpu")
+    attention: str | None = told("Which of its kernels compute attention.", "native")
 
 
 class Steps(Answer):

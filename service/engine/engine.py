@@ -49,6 +49,8 @@ class Engine:
             vocab_size=runner.vocab_size,
             page_size=runner.page_size,
             num_pages=runner.num_pages,
+            device=runner.device,
+            attention=runner.attention,
         )
 
     @property

@@ -151,6 +151,10 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     vocab_size: int
     page_size: int
     num_pages: int
+    device: str = ""
+    """Where it computes."""
+    attention: str = ""
+    """Which kernels compute attention."""
 
 
 class Loading(msgspec.Struct, frozen=True, kw_only=True, tag=True):

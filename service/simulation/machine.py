@@ -79,6 +79,7 @@ class SimulatedRunner:
     """Fulfils model.batch.Runner."""
 
     vocab_size = VOCAB_SIZE
+    device, attention = "none", "none"
 
     def __init__(
         self,

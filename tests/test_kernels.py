@@ -1,0 +1,88 @@
+"""Which kernels are chosen: the best that are there, take the model and pass their test."""
+
+import logging
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from model import kernels
+from model.attention import reference, self_test
+from model.attention.backend import Place, UnfitError
+from model.kernels import PLAIN, Kernels, choose
+from model.kv_cache import CPU
+from tests.tiny_llama import CONFIG
+
+CUDA = Place(torch.device("cuda"), torch.bfloat16, torch.bfloat16)
+STEPS = SimpleNamespace(check=lambda *args: None, fused="fused", TritonSampler="sampler")
+
+
+def backend(refusal: str = "", flaw: str = "") -> SimpleNamespace:
+    return SimpleNamespace(refusal=lambda *args: refusal, flaw=flaw)
+
+
+@pytest.fixture
+def modules(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What can be imported. No GPU is needed, as what would run there does nothing."""
+
+    def check(backend: SimpleNamespace, *args: object) -> None:
+        if backend.flaw:
+            raise UnfitError(backend.flaw)
+
+    def import_module(name: str) -> Any:
+        if name not in found:
+            raise ImportError(f"no {name}")
+        return found[name]
+
+    found = {
+        "model.triton.self_test": STEPS,
+        "model.attention.triton_paged": backend(),
+        "model.attention.varlen": backend(),
+    }
+    monkeypatch.setattr(kernels, "import_module", import_module)
+    monkeypatch.setattr(self_test, "check", check)
+    return found
+
+
+def test_a_cpu_has_pytorchs(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    assert choose(CONFIG, Place(CPU, torch.float32, torch.float32)) == PLAIN
+    assert caplog.messages == ["attention: reference, on cpu"]
+
+
+def test_a_gpu_has_tritons(modules: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    ours = modules["model.attention.triton_paged"]
+    wanted = Kernels("triton_paged", ours, STEPS.fused, STEPS.TritonSampler)
+    assert choose(CONFIG, CUDA) == wanted
+    assert caplog.messages == ["attention: triton_paged, on cuda"]
+
+
+def test_what_fails_is_passed_over_and_told(
+    modules: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    modules["model.attention.triton_paged"] = backend(flaw="it is 3 off")
+    chosen = choose(CONFIG, CUDA)
+    assert chosen.attention_name == "varlen"
+    assert chosen.attention is modules["model.attention.varlen"]
+    assert caplog.messages == ["triton_paged isn't used: it is 3 off"]
+
+
+def test_pytorch_is_left_where_nothing_else_does(
+    modules: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    modules["model.attention.varlen"] = backend(refusal="it has no softcap")
+    del modules["model.attention.triton_paged"], modules["model.triton.self_test"]
+    assert choose(CONFIG, CUDA) == PLAIN
+    assert caplog.messages == [
+        "model.triton isn't used: no model.triton.self_test",
+        "triton_paged isn't used: no model.attention.triton_paged",
+        "varlen isn't used: it has no softcap",
+    ]
+
+
+def test_the_reference_takes_every_model() -> None:
+    wide = replace(CONFIG, head_dim=1000, attention_softcap=1.0)
+    assert reference.refusal(wide, Place(CPU, torch.float64, torch.float8_e4m3fn)) == ""
