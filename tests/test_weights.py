@@ -187,14 +187,17 @@ def test_a_description_with_absurd_numbers_is_refused_at_once(tmp_path: Path) ->
         load(tmp_path)
 
 
-def test_progress_counts_the_tensors_up_to_one(tmp_path: Path) -> None:
+def test_progress_counts_the_bytes_up_to_one(tmp_path: Path) -> None:
     transformers_llama().save_pretrained(tmp_path)
     seen: list[tuple[str, float]] = []
     load_model(tmp_path, load_config(tmp_path), report=lambda *news: seen.append(news))
     fractions = [fraction for _, fraction in seen]
     assert fractions == sorted(set(fractions))
     assert fractions[-1] == 1
-    assert "model.norm.weight" in {name for name, _ in seen}
+    told = [news.split(", ") for news, _ in seen]
+    assert all(rate.endswith(" MB/s") for _, rate in told)
+    assert told[0][0] == "model.embed_tokens.weight"
+    assert "model.norm.weight" in {name for name, _ in told}
 
 
 def gguf_name(name: str) -> str:

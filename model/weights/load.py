@@ -25,7 +25,7 @@ from model.linear import packed
 from model.transformer import Transformer
 from model.weights import gguf_tensors, safetensors
 from model.weights.changes import changed
-from model.weights.meter import Meter, Report
+from model.weights.meter import Meter
 from model.weights.names import (
     FREQUENCY_DIVISORS,
     OPTIONAL,
@@ -36,6 +36,9 @@ from model.weights.names import (
 )
 from model.weights.quantized import dequantized, has_no_effect
 from model.weights.stored import StoredTensor, read_all
+
+Report = Callable[[str, float], None]
+"""Takes what was just read and how fast it goes, and the share of all bytes that is read."""
 
 Take = Callable[[str, Tensor], None]
 """Is given a parameter of ours by its name, and its values as float32 or its blocks as bytes."""
