@@ -113,5 +113,5 @@ class _Shape:
         )
 
     def _call_rules(self, functions: Mapping[str, str]) -> str:
-        most = MAX_CALLS if self.asked.parallel_tool_calls else 1
+        most = 1 if self.asked.calls_once else MAX_CALLS
         return call_rules(self.format.tools, functions, self.format.token_ids, most=most)

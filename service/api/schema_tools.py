@@ -96,7 +96,8 @@ class ToolUse(Object):
     tool_choice: Annotated[
         ToolChoice,
         Field(
-            description="Whether it calls: auto leaves that to the model, none offers no tools.",
+            description="Whether it calls: auto leaves that to the model, none offers no tools, "
+            "one by name is called exactly once.",
             examples=["required", {"type": "function", "function": {"name": "now"}}],
         ),
     ] = "auto"
@@ -128,8 +129,17 @@ class ToolUse(Object):
     @property
     def callable(self) -> list[Tool]:
         """Those that the answer may call."""
-        named = self.tool_choice.removeprefix(":") if self.tool_choice.startswith(":") else None
+        named = self.tool_choice.removeprefix(":") if self.names_one else None
         return [tool for tool in self.offered if named in (None, tool.function.name)]
+
+    @property
+    def calls_once(self) -> bool:
+        """One by name is called exactly once, as OpenAI has it."""
+        return self.names_one or not self.parallel_tool_calls
+
+    @property
+    def names_one(self) -> bool:
+        return self.tool_choice.startswith(":")
 
     @property
     def must_call(self) -> bool:
