@@ -15,10 +15,8 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
-COPY constraints.txt pyproject.toml ./
-RUN python3 -m venv /opt/octavo \
-    && python3 -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
-print(*p["dependencies"], *p["optional-dependencies"]["hub"], sep="\n")' > requirements.txt
+COPY constraints.txt requirements.lock ./
+RUN python3 -m venv /opt/octavo
 
 # What octavo needs is a layer of its own, which a change of octavo leaves in the cache.
 FROM build AS build-cpu
@@ -31,12 +29,14 @@ ARG PIP_CERT
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 RUN --mount=type=cache,target=/root/.cache/pip \
     /opt/octavo/bin/pip install --constraint constraints.txt pip \
+    && /opt/octavo/bin/pip install --require-hashes --no-deps --requirement requirements.lock \
     && /opt/octavo/bin/pip install --extra-index-url "${TORCH_INDEX}" \
-        --constraint constraints.txt --requirement requirements.txt
+        --constraint constraints.txt torch
 COPY . .
 # Of torch, what only its own tests and C++ programs use goes: 190 MB.
 RUN --mount=type=cache,target=/root/.cache/pip \
     /opt/octavo/bin/pip install --no-deps --build-constraint constraints.txt . \
+    && /opt/octavo/bin/pip check \
     && rm -r /opt/octavo/lib/python3*/site-packages/torch/test \
         /opt/octavo/lib/python3*/site-packages/torch/include \
     && find /opt/octavo/lib/python3*/site-packages/torch/bin -type f ! -name torch_shm_manager -delete
@@ -47,10 +47,12 @@ ARG PIP_FIND_LINKS
 ARG PIP_CERT
 RUN --mount=type=cache,target=/root/.cache/pip \
     /opt/octavo/bin/pip install --constraint constraints.txt pip \
-    && /opt/octavo/bin/pip install --constraint constraints.txt --requirement requirements.txt
+    && /opt/octavo/bin/pip install --require-hashes --no-deps --requirement requirements.lock \
+    && /opt/octavo/bin/pip install --constraint constraints.txt torch
 COPY . .
 RUN --mount=type=cache,target=/root/.cache/pip \
-    /opt/octavo/bin/pip install --no-deps --build-constraint constraints.txt .
+    /opt/octavo/bin/pip install --no-deps --build-constraint constraints.txt . \
+    && /opt/octavo/bin/pip check
 
 FROM ${BASE_IMAGE} AS runtime
 # Whose a new volume is, that Docker mounts there.

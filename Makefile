@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check
 PINNED := --constraint constraints.txt --build-constraint constraints.txt
 
-.PHONY: audit sbom serve test bench soak check lint type clean
+.PHONY: audit lock sbom serve test bench soak check lint type clean
 
 serve: $(VENV)/installed
 	$(BIN)/octavo serve $(MODEL)
@@ -50,6 +50,11 @@ audit: $(VENV)/audit  # asks PyPI for known vulnerabilities
 sbom: $(VENV)/audit $(VENV)/installed
 	$(VENV)/audit/bin/cyclonedx-py environment $(VENV) --of JSON -o sbom.json
 
+lock: $(VENV)/audit $(VENV)/installed-dev  # after a change of constraints.txt
+	$(BIN)/python -m deploy.lock >$(VENV)/runtime.txt
+	$(VENV)/audit/bin/uv pip compile $(VENV)/runtime.txt --no-deps --generate-hashes --universal \
+	    --python-version 3.11 --quiet --no-annotate --no-header --output-file requirements.lock
+
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage*
 
@@ -66,9 +71,10 @@ $(VENV)/installed-dev: $(VENV)/installed
 	$(PIP_INSTALL) $(PINNED) --editable '.[hub,otel]' --group dev --group loadtests
 	touch $@
 
-$(VENV)/audit: pyproject.toml
+$(VENV)/audit: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $@
-	$@/bin/pip install --disable-pip-version-check --group audit
+	$@/bin/python -m pip install --disable-pip-version-check --constraint constraints.txt pip
+	$@/bin/python -m pip install --disable-pip-version-check $(PINNED) --group audit
 	touch $@
 
 include deploy/deploy.mk

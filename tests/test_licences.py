@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from importlib import metadata
 
 import pytest
-from packaging.requirements import Requirement
+
+from deploy.lock import needed, runtime_requirements
 
 PERMISSIVE = (
     "MIT",
@@ -27,22 +28,6 @@ OWN_TERMS = re.compile("nvidia-|cuda-|triton")
 """They come with torch's CUDA builds only."""
 
 
-def needed(
-    name: str, extras: frozenset[str] = frozenset(), seen: set[str] | None = None
-) -> set[str]:
-    """By this distribution, and by what it needs, as far as it is installed."""
-    seen = set() if seen is None else seen
-    for text in metadata.requires(name) or []:
-        requirement = Requirement(text)
-        wanted = requirement.marker is None or any(
-            requirement.marker.evaluate({"extra": extra}) for extra in extras | {""}
-        )
-        if wanted and requirement.name not in seen:
-            seen.add(requirement.name)
-            needed(requirement.name, frozenset(requirement.extras), seen)
-    return seen
-
-
 def licences(name: str) -> Iterator[str]:
     about = metadata.metadata(name)
     for field in ("License-Expression", "License"):
@@ -51,7 +36,7 @@ def licences(name: str) -> Iterator[str]:
 
 
 def with_plain_terms() -> list[str]:
-    names = needed("octavo", frozenset({"hub"})) - FILES_APART.keys()
+    names = needed(runtime_requirements()) - FILES_APART.keys()
     return sorted(name for name in names if not OWN_TERMS.match(name))
 
 
