@@ -25,6 +25,7 @@ from model.linear import packed
 from model.transformer import Transformer
 from model.weights import gguf_tensors, safetensors
 from model.weights.changes import changed
+from model.weights.memory import returned_when_freed
 from model.weights.meter import Meter
 from model.weights.names import (
     FREQUENCY_DIVISORS,
@@ -85,8 +86,9 @@ def read_parameters(
     try:
         places, tensors = _source(path, config)
         tensors = _largest_first(_kept(tensors, places, kept_types), places)
-        for parameter, values in _parameters(places, tensors, report=report):
-            take(parameter, values)
+        with returned_when_freed():
+            for parameter, values in _parameters(places, tensors, report=report):
+                take(parameter, values)
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from error
 
