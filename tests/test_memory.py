@@ -1,4 +1,4 @@
-"""What loading takes in memory beyond the weights, at its peak, and how C is told to give it back."""
+"""What loading takes in memory beyond the weights, at its peak, and how C gives back the rest."""
 
 import subprocess
 import sys
