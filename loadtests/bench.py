@@ -72,7 +72,12 @@ def measure(plan: Plan) -> Report:
 @contextmanager
 def served(plan: Plan) -> Iterator[Target]:
     """What is at the address, or else a server of our own."""
-    target = Target(url=plan.url or "", api_key=plan.api_key, timeout=plan.timeout)
+    target = Target(
+        url=plan.url or "",
+        api_key=plan.api_key,
+        timeout=plan.timeout,
+        sends_done=plan.sends_done,
+    )
     if plan.url:
         yield target
     else:

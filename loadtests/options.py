@@ -49,6 +49,7 @@ class Plan:
     seconds: float
     warmup: int
     timeout: float
+    sends_done: bool
     temperature: float
     seed: int
     objectives: tuple[Objective, ...]
@@ -107,6 +108,7 @@ def _plan(given: argparse.Namespace) -> Plan:
         seconds=given.seconds,
         warmup=given.warmup,
         timeout=given.timeout,
+        sends_done=given.done,
         temperature=given.temperature,
         seed=given.seed,
         objectives=slo.parse(given.slo or DEFAULT_OBJECTIVES),
@@ -148,6 +150,12 @@ def _add_server(parser: argparse.ArgumentParser) -> None:
     add("--url", type=_url, help="a running server, whose key is in OPENAI_API_KEY")
     add("--model-name", help="which of its models; default: the first")
     add("--timeout", type=_positive, default=300.0, help="seconds of a request; default: 300")
+    add(
+        "--done",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="whether streams must end with data: [DONE]",
+    )
 
 
 def _add_load(parser: argparse.ArgumentParser) -> None:

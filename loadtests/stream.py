@@ -49,6 +49,8 @@ class Target:
     api_key: str | None = None
     timeout: float
     """Seconds that a request may take from its sending to its end."""
+    sends_done: bool = True
+    """Whether streams end with data: [DONE], as OpenAI's do."""
 
     def connect(self, timeout: float | None = None) -> HTTPConnection:
         address = urlsplit(self.url)
@@ -136,7 +138,7 @@ def _ask(target: Target, observation: Observation) -> None:
         with connection.getresponse() as response:
             if response.status != 200:
                 raise _refusal(response)
-            _read(response, observation, target.timeout)
+            _read(response, observation, target)
 
 
 def _refusal(response: HTTPResponse) -> StreamError:
@@ -145,15 +147,16 @@ def _refusal(response: HTTPResponse) -> StreamError:
     return StreamError("429" if response.status == 429 else kind, f"{response.status}: {text}")
 
 
-def _read(response: HTTPResponse, observation: Observation, timeout: float) -> None:
+def _read(response: HTTPResponse, observation: Observation, target: Target) -> None:
     for data in _events(response):
         if data == b"[DONE]":
             return
         now = time.perf_counter()
-        if now - observation.sent > timeout:  # the socket's own limit is for each read
+        if now - observation.sent > target.timeout:  # the socket's own limit is for each read
             raise TimeoutError
         _take(data, now, observation)
-    raise StreamError("cut stream", "it ended without data: [DONE]")
+    if target.sends_done:
+        raise StreamError("cut stream", "it ended without data: [DONE]")
 
 
 def _events(response: HTTPResponse) -> Iterator[bytes]:

@@ -263,11 +263,11 @@ def test_metrics_are_read_by_either_name(prefix: str) -> None:
 
 
 def test_a_plan_is_what_was_asked_for() -> None:
-    arguments = "--url http://h:1/v1/ --rate 0.5,2 --prompt-tokens 9 --no-ignore-eos"
+    arguments = "--url http://h:1/v1/ --rate 0.5,2 --prompt-tokens 9 --no-ignore-eos --no-done"
     plan = options.parse([*arguments.split(), "--slo", "ttft_p95=1s", "--scenario", "mixed"])
     assert isinstance(plan, Plan)
     assert (plan.url, plan.load.kind, plan.load.levels) == ("http://h:1", "rate", (0.5, 2.0))
-    assert (plan.requests, plan.must_keep) == (32, True)
+    assert (plan.requests, plan.must_keep, plan.sends_done) == (32, True, False)
     assert {each.prompt_tokens.median for each in plan.mix.scenarios} == {9}
     assert {each.ignore_eos for each in plan.mix.scenarios} == {False}
 

@@ -99,6 +99,15 @@ def test_streams_that_fail_are_told_apart(pieces: tuple[bytes, ...], expected: s
     assert kind(answered(*pieces)) == expected
 
 
+@pytest.mark.parametrize("sends_done", [True, False])
+def test_streams_need_no_end_mark_where_none_is_expected(sends_done: bool) -> None:
+    unmarked = end(1).removesuffix(b"data: [DONE]\n\n")
+    with running(written([delta(content="a"), unmarked])) as fake:
+        target = Target(url=fake.url, timeout=SECONDS, sends_done=sends_done)
+        seen = observe(target, make_work(max_tokens=1))
+    assert (seen.fault is None) == (not sends_done)
+
+
 @pytest.mark.parametrize("usage", [None, {}, {"completion_tokens": 3}, {"completion_tokens": "x"}])
 def test_usage_must_be_there_and_whole(usage: object) -> None:
     finish = event(choices=[{"delta": {"content": "a"}, "finish_reason": "length"}], usage=usage)
