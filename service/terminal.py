@@ -26,6 +26,7 @@ from service.text.model import TextModel
 with contextlib.suppress(ImportError):  # gives input() history and editing, where Python has it
     import readline  # noqa: F401
 
+BAR_CHARS = 20
 POLL_SECONDS = 0.05
 CLEAR_LINE = "\r\x1b[K"
 NOT_UTF8 = "the text holds bytes that are no UTF-8: write it anew, in a terminal that speaks UTF-8"
@@ -170,8 +171,11 @@ async def until_ready(engine: Engine) -> None:
 
 
 def describe(status: EngineStatus) -> str:
-    share = f" {status.fraction:.0%}" if status.fraction else ""
-    return f"{status.phase} {status.detail}{share}"
+    """With a bar, where it is known how much is done."""
+    text = f"{status.phase} {status.detail}"
+    if not status.fraction:
+        return text
+    return f"[{'#' * int(status.fraction * BAR_CHARS):{BAR_CHARS}}] {status.fraction:.0%} {text}"
 
 
 def show(line: str) -> None:

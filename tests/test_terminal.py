@@ -193,7 +193,7 @@ def test_loading_is_shown_and_awaited(
     shown: list[str] = []
     monkeypatch.setattr(terminal, "show", show)
     with terminal.open_session(engine, MODEL_PATH, load_text, SamplingConfig()):
-        assert shown == ["loading weights 25%", ""]
+        assert shown == ["[#####               ] 25% loading weights", ""]
 
 
 def test_nothing_is_shown_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
