@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check
 PINNED := --constraint constraints.txt --build-constraint constraints.txt
 
-.PHONY: audit lock sbom serve test bench soak check lint type clean
+.PHONY: audit lock sbom serve test bench bench-peers soak check lint type clean
 
 serve: $(VENV)/installed
 	$(BIN)/octavo serve $(MODEL)
@@ -28,6 +28,9 @@ test: $(VENV)/installed-dev
 
 bench: $(VENV)/installed-dev
 	$(BIN)/octavo bench $(MODEL) $(BENCH)
+
+bench-peers: $(VENV)/installed-dev  # PEERS='--only vllm-w8a8 --runs 1', for one
+	$(BIN)/python -m benchmarks.peers $(PEERS)
 
 soak: $(VENV)/installed-dev  # SOAK='--minutes 60', for one
 	$(BIN)/python -m benchmarks.soak $(MODEL) $(SOAK)

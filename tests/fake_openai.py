@@ -63,8 +63,8 @@ class FakeOpenAI(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, answer: Answer, status: int) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(self, answer: Answer, status: int, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), _Handler)
         self.answer = answer
         self.status = status
         self.bodies: list[dict[str, Any]] = []
