@@ -22,7 +22,7 @@ class Quantized(Structure):
         ("scales", c_void_p),
         ("offsets", c_void_p),
         ("sums", c_void_p),
-        ("values", c_void_p),
+        ("tile_codes", c_void_p),
     )
 
 
@@ -80,8 +80,9 @@ class Bench:
             np.zeros((num_rows, self.width // INPUT_GROUP), kind) for kind in (np.float32, np.int32)
         )
         sums = np.zeros(scales.shape, np.uint16)
-        values = np.zeros(codes.shape, np.uint16)
-        parts = Quantized(*(part.ctypes.data for part in (codes, scales, offsets, sums, values)))
+        tile_codes = np.zeros(codes.shape, np.uint16)
+        arrays = (codes, scales, offsets, sums, tile_codes)
+        parts = Quantized(*(array.ctypes.data for array in arrays))
         for row, x_K in enumerate(np.ascontiguousarray(x_TK)):
             self.library.quantize_row(
                 x_K.ctypes.data, self.num_values, row, byref(parts), self.width
@@ -108,14 +109,9 @@ def groups(x: Floats, size: int) -> NDArray[np.float64]:
 def quantized_inputs(x_TK: Floats) -> NDArray[np.float64]:
     """Their values after quantization, in groups."""
     grouped = groups(x_TK, INPUT_GROUP)
-    steps = input_steps(grouped)
-    return np.rint(grouped / steps) * steps
-
-
-def input_steps(grouped: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The powers of two that a group's codes count."""
-    most = np.abs(grouped).max(-1, keepdims=True)
-    return 2.0 ** np.ceil(np.log2(np.where(most > 0, most, 1) / 127))
+    most = np.abs(grouped).max(-1, keepdims=True).astype(np.float32)
+    safe = np.where(most > 0, most, np.float32(1))
+    return np.rint(grouped * (np.float32(127) / safe)) * (safe / np.float32(127))
 
 
 def random(*shape: int, seed: int = 0) -> Floats:
@@ -129,7 +125,7 @@ def random(*shape: int, seed: int = 0) -> Floats:
 def random_inputs(num_rows: int, num_inputs: int) -> Floats:
     """None so near the middle of two codes that a fused multiplication would round it elsewhere."""
     x_TK = random(num_rows, num_inputs, seed=1)
-    steps = input_steps(groups(x_TK, INPUT_GROUP))[..., 0].repeat(INPUT_GROUP, -1)
+    steps = np.abs(groups(x_TK, INPUT_GROUP)).max(-1).repeat(INPUT_GROUP, -1) / 127
     codes = np.divide(x_TK, steps[:, :num_inputs], out=np.zeros(x_TK.shape), where=x_TK != 0)
     return np.where(np.abs(np.abs(codes) % 1 - 0.5) < 1e-3, 0, x_TK).astype(np.float32)
 

@@ -1,6 +1,6 @@
 /* By the tile unit: sixteen rows of inputs times sixteen outputs, over one group of inputs, by one
- * instruction. Its sums of integers times a power of two are exact. Vectors unpack the weights before
- * and apply their scales after.
+ * instruction. Its sums of integers are exact in bfloat16's products and float's sums. Vectors unpack
+ * the weights before and apply the scales after.
  *
  *     tiles     sums of a group, the next │ inputs: a group, the next │ codes of a block, of the next
  *     number    0                1        │ 2                3        │ 4, 5              6, 7
@@ -70,10 +70,10 @@ INLINE void unpack_bytes(const uint8_t *codes, const uint16_t *scales, Unpacked 
 
 INLINE void sum_tiles(const int num_blocks, const Rows *rows, int row, int k, Sums *sums)
 {
-    const uint16_t *values = rows->values + (size_t)row * rows->num_inputs + k;
+    const uint16_t *codes = rows->tile_codes + (size_t)row * rows->num_inputs + k;
     const size_t stride = sizeof(uint16_t) * rows->num_inputs;
-    _tile_loadd(2, values, stride);
-    _tile_loadd(3, values + INPUT_GROUP, stride);
+    _tile_loadd(2, codes, stride);
+    _tile_loadd(3, codes + INPUT_GROUP, stride);
     SUM_TILES(4, 5, &sums[0])
     if (num_blocks == 2) {
         SUM_TILES(6, 7, &sums[1])
@@ -82,15 +82,17 @@ INLINE void sum_tiles(const int num_blocks, const Rows *rows, int row, int k, Su
 
 /* In the order of multiply_rows.c. */
 INLINE void scale_tile(const int bits, int num_rows, const Sums *sums, const Unpacked *of,
-                       f32x16 *out)
+                       const float *scales, int stride, f32x16 *out)
 {
-    for (int row = 0; row < num_rows; row++) {
+    for (int row = 0; row < num_rows; row++, scales += stride) {
         f32x16 first = sums->group[0][row], second = sums->group[1][row], total = out[row];
         if (bits == 4) {
-            total += first * of->scales[0];
-            out[row] = total + second * of->scales[1];
+            total += first * (of->scales[0] * scales[0]);
+            out[row] = total + second * (of->scales[1] * scales[1]);
         } else {
-            out[row] = total + (first + second) * of->scales[0];
+            f32x16 part = all(0) + first * scales[0];
+            part += second * scales[1];
+            out[row] = total + part * of->scales[0];
         }
     }
 }
@@ -100,14 +102,15 @@ INLINE void multiply(const int bits, const int num_blocks, const Rows *rows, int
                      const int rows_each, Block block, f32x16 *out)
 {
     const size_t K = (size_t)rows->num_inputs, halves = bits == 4;
+    const int G = rows->num_inputs / INPUT_GROUP;
     Unpacked unpacked[2];
     Sums sums[2][2];
     for (size_t k = 0; k < K; k += WEIGHT_GROUP) {
         for (size_t i = 0; i < (size_t)num_blocks; i++) {
             const uint8_t *codes = block.codes + ((i * K + k) * LANES >> halves);
-            const uint16_t *scales =
+            const uint16_t *weight_scales =
                 block.scales + ((i * K + k) / WEIGHT_GROUP * LANES << 2 * halves);
-            (bits == 4 ? unpack_nibbles : unpack_bytes)(codes, scales, &unpacked[i]);
+            (bits == 4 ? unpack_nibbles : unpack_bytes)(codes, weight_scales, &unpacked[i]);
         }
         _tile_loadd(4, unpacked[0].codes[0], sizeof(u32x16));
         _tile_loadd(5, unpacked[0].codes[1], sizeof(u32x16));
@@ -115,11 +118,13 @@ INLINE void multiply(const int bits, const int num_blocks, const Rows *rows, int
             _tile_loadd(6, unpacked[1].codes[0], sizeof(u32x16));
             _tile_loadd(7, unpacked[1].codes[1], sizeof(u32x16));
         }
+        const float *scales = rows->scales + k / INPUT_GROUP;
         for (int row = 0, turn = 0; row < num_rows + rows_each; row += rows_each, turn ^= 1) {
             if (row < num_rows)
                 sum_tiles(num_blocks, rows, row, (int)k, sums[turn]);
             for (int i = 0; row > 0 && i < num_blocks; i++)
                 scale_tile(bits, rows_each, &sums[turn ^ 1][i], &unpacked[i],
+                           scales + (row - rows_each) * G, G,
                            out + i * ROWS_AT_ONCE + row - rows_each);
         }
     }

@@ -6,8 +6,7 @@
  *     4 bits    weight[n][k] = code * scale[n][k / INPUT_GROUP] + least[n][k / INPUT_GROUP]
  *                                                      as in GGUF files: the scale a half, the least
  *                                                      a bfloat16, which rounds it by 0.4 % at most
- *     inputs    input[t][k] = code * scale[t][k / INPUT_GROUP]              the code signed, the
- *                                                      scale a power of two
+ *     inputs    input[t][k] = code * scale[t][k / INPUT_GROUP]              the code signed
  *
  * A row's result is the same to the last bit whatever rows are computed beside it.
  */
@@ -43,8 +42,8 @@ typedef struct {
     float *scales;    /* [T][K / INPUT_GROUP] */
     int32_t *offsets; /* -128 times the sum of a group's codes, which undoes the weights' + 128 */
     uint16_t *sums;   /* of a group's inputs, for the least weights; bfloat16 */
-    uint16_t *values; /* [T][K], code * scale, exact in bfloat16; of four the middle two swapped, as
-                         the tile unit meets the weights. Without such a unit they aren't written */
+    uint16_t *tile_codes; /* [T][K], as bfloat16, of four the middle two swapped: as the tile unit
+                             meets the weights. Without such a unit they aren't written */
 } Quantized;
 
 /* What becomes of a product y[t][n]. */
