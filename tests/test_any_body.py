@@ -2,105 +2,45 @@
 and the stream of it, joined, is the whole."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import httpx
 import orjson
+import pytest
 from hypothesis import given, settings, strategies as st
 from hypothesis.strategies import SearchStrategy
+from msgspec import structs
 from openai.types import Completion
 from openai.types.chat import ChatCompletion
+from pydantic import BaseModel
 
+from service.api.schema import ChatRequest, CompletionRequest
 from service.engine.messages import Event, Request
+from service.text.chat_template import ChatTemplate
+from service.text.model import TextModel
+from tests.bodies import (
+    CHATS,
+    COMPLETIONS,
+    FLAG,
+    TEXTS,
+    WHOLE_CHATS,
+    WHOLE_COMPLETIONS,
+    Body,
+)
 from tests.description import check_answer
 from tests.fakes import (
     END,
     START,
-    VOCAB_SIZE,
-    Client,
-    FakeEngine,
+    TEMPLATE,
     events_of,
     logprobs_of,
+    make_text,
     prompt_logprobs_of,
+    say,
 )
+from tests.fakes_grammar import obey, roomy
 
-Body = dict[str, Any]
-
-IDS = st.integers(0, VOCAB_SIZE - 1)
-FLAG = st.booleans()
-COMMON: dict[str, SearchStrategy[Any]] = {
-    "model": st.just("tiny-too"),
-    "max_tokens": st.integers(1, 12),
-    "min_tokens": st.integers(0, 1),
-    "n": st.integers(1, 3),
-    "temperature": st.floats(0, 2),
-    "top_p": st.floats(0.01, 1),
-    "top_k": st.integers(-1, 300),
-    "min_p": st.floats(0, 1),
-    "repetition_penalty": st.floats(0.01, 100),
-    "frequency_penalty": st.floats(-2, 2),
-    "presence_penalty": st.floats(-2, 2),
-    "logit_bias": st.dictionaries(IDS.map(str), st.floats(-100, 100), max_size=3),
-    "seed": st.integers(-(2**63), 2**63 - 1),
-    "stop": st.sampled_from(["é", [], ["b c", "!"], ["🚀", "x", "\n"]]),
-    "stop_token_ids": st.lists(IDS, max_size=2),
-    "bad_words": st.lists(st.sampled_from(["zz", "🚀"]), max_size=2),
-    "allowed_token_ids": st.just([*range(128)]),
-    "ignore_eos": FLAG,
-    "include_stop_str_in_output": FLAG,
-    "skip_special_tokens": FLAG,
-    "spaces_between_special_tokens": FLAG,
-    "truncate_prompt_tokens": st.just(-1) | st.integers(1, 9),
-    "return_token_ids": FLAG,
-    "return_tokens_as_token_ids": FLAG,
-    "priority": st.integers(-9, 9),
-    "include_timings": FLAG,
-    "cache_salt": st.just("pepper"),
-    "add_special_tokens": FLAG,
-    "user": st.just("me"),
-    "stop_reason": st.just("unknown keys are ignored"),
-}
-TEXTS = st.text(alphabet="a é🚀<\n", min_size=1, max_size=8)
-PROMPTS = st.one_of(
-    TEXTS,
-    st.lists(TEXTS, min_size=1, max_size=3),
-    st.lists(IDS, min_size=1, max_size=5),
-    st.lists(st.lists(IDS, min_size=1, max_size=3), min_size=1, max_size=2),
-)
-MESSAGES = st.lists(
-    st.fixed_dictionaries({"role": st.sampled_from(["user", "system", "tool"]), "content": TEXTS}),
-    min_size=1,
-    max_size=3,
-)
-SHOWN: SearchStrategy[Body] = st.sampled_from(
-    [{}, {"logprobs": True}, {"logprobs": True, "top_logprobs": 2}]
-)
-
-
-def both(first: SearchStrategy[Body], second: SearchStrategy[Body]) -> SearchStrategy[Body]:
-    return st.builds(lambda a, b: a | b, first, second)
-
-
-CHATS = both(
-    st.fixed_dictionaries(
-        {"messages": MESSAGES},
-        optional=COMMON
-        | {
-            "max_completion_tokens": st.integers(1, 9),
-            "continue_final_message": st.just(False),
-            "add_generation_prompt": FLAG,
-        },
-    ),
-    SHOWN,
-)
-COMPLETIONS = st.fixed_dictionaries(
-    {"prompt": PROMPTS}, optional=COMMON | {"logprobs": st.integers(0, 3), "echo": FLAG}
-)
-OF_WHOLE_ANSWERS = {"prompt_logprobs": st.integers(0, 3)}
-WHOLE_CHATS = both(CHATS, st.fixed_dictionaries({}, optional=OF_WHOLE_ANSWERS))
-WHOLE_COMPLETIONS = both(
-    COMPLETIONS, st.fixed_dictionaries({}, optional=OF_WHOLE_ANSWERS | {"best_of": st.just(3)})
-)
 JSON = st.recursive(
     st.none() | FLAG | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False) | TEXTS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=2),
@@ -108,10 +48,18 @@ JSON = st.recursive(
 )
 
 
-def script(request: Request) -> Iterator[Event]:
-    """Up to max_tokens of one text; each sequence of a call says another letter in it."""
-    letter = 97 + int(request.id.rpartition("-")[2]) % 26
-    ids = [*"Hé🚀 b c".encode(), START, letter, *b"!x", END]
+def script(request: Request) -> Iterator[Event | None]:
+    """Up to max_tokens of one text, or what the request's grammar allows; each sequence of a call
+    says another letter in the text, and thinks first or not."""
+    if request.max_tokens == 0:
+        yield from say("")(request)
+        return
+    if request.grammar:
+        yield from map(partial(scored, request), OBEY(request))
+        return
+    number = int(request.id.rpartition("-")[2])
+    thoughts = b"<think> Hm.</think> " if number % 2 else b""
+    ids = [*thoughts, *"Hé🚀 b c".encode(), START, 97 + number % 26, *b"!x", END]
     ends = [i for i, token_id in enumerate(ids) if token_id in request.stop_token_ids]
     ids = ids[: min([*(end + 1 for end in ends), request.max_tokens])]
     for number, token_id in enumerate(ids):
@@ -126,7 +74,15 @@ def script(request: Request) -> Iterator[Event]:
         )
 
 
-CLIENT = Client(FakeEngine(script))
+def scored(request: Request, event: Event | None) -> Event:
+    assert event is not None
+    [token_id] = event.token_ids
+    return structs.replace(event, logprobs=logprobs_of(request, token_id))
+
+
+OBEY = obey(0)
+TEXT = TextModel(make_text().tokenizer, ChatTemplate(f"{TEMPLATE}{{{{ mood }}}}"))
+CLIENT = roomy(script, text=TEXT, reasoning_parser="qwen3")
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 
 
@@ -183,7 +139,7 @@ def check_begins_with_null(logprobs: Body) -> None:
 
 
 def joined(value: Any, more: Any) -> Any:
-    """Texts and lists end to end; of the rest, what comes last counts."""
+    """Texts and lists end to end, calls by their index; of the rest, what comes last counts."""
     if isinstance(value, dict) and isinstance(more, dict):
         return value | {key: joined(value.get(key), more[key]) for key in more}
     if isinstance(value, str) and isinstance(more, str):
@@ -201,40 +157,95 @@ def joined_choices(answer: httpx.Response) -> list[Any]:
     return [choices[index] for index in sorted(choices)]
 
 
+def calls_of(message: Body) -> list[tuple[str, str]]:
+    """Names and arguments of calls, whole or in pieces; their ids aren't the same twice."""
+    calls: list[tuple[str, str]] = []
+    for piece in message.get("tool_calls", ()):
+        name, arguments = piece["function"].get("name"), piece["function"]["arguments"]
+        if name is None:
+            calls[-1] = calls[-1][0], calls[-1][1] + arguments
+        else:
+            calls.append((name, arguments))
+    return calls
+
+
 def comparable(choice: Any) -> Any:
     """Without what isn't the same each time, and with what a stream never says at all."""
     message = choice.get("message") or choice.get("delta") or {}
     return {
-        "text": choice.get("text", message.get("content")),
+        "text": choice.get("text", message.get("content") or ""),
+        "thoughts": (message.get("reasoning"), message.get("reasoning_content")),
+        "calls": calls_of(message),
         "logprobs": choice["logprobs"],
         "finish_reason": choice["finish_reason"],
         "token_ids": choice.get("token_ids"),
         "prompt_token_ids": choice.get("prompt_token_ids"),
+        "timings": sorted(choice.get("timings", ())),
     }
 
 
-def check_stream(path: str, body: Body) -> None:
-    whole = [comparable(choice) for choice in answered(path, body)["choices"]]
-    streamed = [
-        comparable(choice) for choice in joined_choices(post(path, body | {"stream": True}))
-    ]
-    for given_whole, given_streamed in zip(whole, streamed, strict=True):
-        if given_streamed["logprobs"] is None and given_whole["logprobs"]:
-            assert not any(given_whole["logprobs"].values()), "no token had any"
-            given_streamed["logprobs"] = given_whole["logprobs"]
-    assert streamed == whole
+STREAM_OPTIONS = st.none() | st.fixed_dictionaries(
+    {},
+    optional={
+        "include_usage": FLAG,
+        "continuous_usage_stats": FLAG,
+        "include_obfuscation": st.just(False),
+    },
+)
+
+
+def check_stream(path: str, body: Body, options: Body | None) -> None:
+    """Its choices joined are those of the whole answer, and its usage is the whole's at the end."""
+    whole = answered(path, body)
+    answer = post(path, body | {"stream": True, "stream_options": options})
+    choices = list(map(comparable, joined_choices(answer)))
+    expected = list(map(comparable, whole["choices"]))
+    for choice, said in zip(choices, expected, strict=True):
+        if choice["logprobs"] is None and said["logprobs"]:
+            assert not any(said["logprobs"].values()), "no token had any"
+            choice["logprobs"] = said["logprobs"]
+    assert choices == expected
+    check_usage(events_of(answer), whole["usage"], options or {})
+
+
+def check_usage(events: list[Body], usage: Body, options: Body) -> None:
+    if options.get("include_usage"):
+        last = events.pop()
+        assert (last["choices"], last["usage"]) == ([], usage)
+    for event in events:
+        if options.get("continuous_usage_stats"):
+            assert event["usage"]["completion_tokens"] <= usage["completion_tokens"]
+        else:
+            assert ("usage" in event) == options.get("include_usage", False)
+            assert event.get("usage") is None
 
 
 @settings(max_examples=60, deadline=None)
-@given(CHATS)
-def test_the_stream_of_a_chat_joined_is_the_whole(body: Body) -> None:
-    check_stream(CHAT, body)
+@given(CHATS, STREAM_OPTIONS)
+def test_the_stream_of_a_chat_joined_is_the_whole(body: Body, options: Body | None) -> None:
+    check_stream(CHAT, body, options)
 
 
 @settings(max_examples=60, deadline=None)
-@given(COMPLETIONS)
-def test_the_stream_of_a_completion_joined_is_the_whole(body: Body) -> None:
-    check_stream(COMPLETION, body)
+@given(COMPLETIONS, STREAM_OPTIONS)
+def test_the_stream_of_a_completion_joined_is_the_whole(body: Body, options: Body | None) -> None:
+    check_stream(COMPLETION, body, options)
+
+
+@pytest.mark.parametrize(
+    ("route", "bodies"), [(ChatRequest, WHOLE_CHATS), (CompletionRequest, WHOLE_COMPLETIONS)]
+)
+def test_every_parameter_is_drawn(route: type[BaseModel], bodies: SearchStrategy[Body]) -> None:
+    """But those of streams, which the tests of streams add."""
+    seen = set[str]()
+
+    @settings(max_examples=400, derandomize=True, database=None, deadline=None)
+    @given(bodies)
+    def look(body: Body) -> None:
+        seen.update(body)
+
+    look()
+    assert route.model_fields.keys() - seen == {"stream", "stream_options"}
 
 
 def check_shape(answer: httpx.Response) -> None:
@@ -261,6 +272,6 @@ def test_a_body_with_anything_in_it_is_answered_or_refused(data: st.DataObject) 
             ]
         )
     )
-    names = [*COMMON, "logprobs", "echo", "best_of", "prompt", "messages", "tokens", "stream"]
+    names = sorted({*ChatRequest.model_fields, *CompletionRequest.model_fields, "tokens", "suffix"})
     changes = st.dictionaries(st.sampled_from(names), JSON, min_size=1, max_size=2)
     check_shape(post(path, data.draw(bodies) | data.draw(changes)))
