@@ -19,7 +19,7 @@ PINNED := --constraint constraints.txt --build-constraint constraints.txt
 serve: $(VENV)/installed
 	$(BIN)/octavo serve $(MODEL)
 
-test: $(VENV)/installed-dev
+test: $(VENV)/installed-dev node-clients
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --cov --cov-report=
 	rm -f .coverage.*  # cut short in processes that tests killed
 	$(BIN)/coverage report --skip-covered --fail-under=95
@@ -71,7 +71,7 @@ $(VENV)/installed: $(VENV)/pip pyproject.toml hatch_build.py $(wildcard model/na
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	$(PIP_INSTALL) $(PINNED) --editable '.[hub,otel]' --group dev --group loadtests
+	$(PIP_INSTALL) $(PINNED) --editable '.[hub,otel]' --group dev --group clients --group loadtests
 	touch $@
 
 $(VENV)/audit: pyproject.toml constraints.txt
@@ -81,3 +81,4 @@ $(VENV)/audit: pyproject.toml constraints.txt
 	touch $@
 
 include deploy/deploy.mk
+include tests/clients/clients.mk

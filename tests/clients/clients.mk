@@ -1,0 +1,24 @@
+# The part of the Makefile that installs other people's clients, for tests/clients: what pip doesn't
+# install beside octavo. Tests of what isn't there are skipped.
+
+NODE_CLIENTS := $(VENV)/node
+HEAVY_CLIENTS := $(VENV)/lm-eval
+
+.PHONY: node-clients test-clients-heavy
+
+node-clients: $(if $(shell command -v npm),$(NODE_CLIENTS)/installed)
+
+test-clients-heavy: $(VENV)/installed-dev $(HEAVY_CLIENTS)/installed
+	OMP_NUM_THREADS=2 $(BIN)/pytest tests/clients/test_lm_eval.py
+
+$(NODE_CLIENTS)/installed: $(wildcard tests/clients/node/package*.json) | $(VENV)/pip
+	mkdir -p $(@D)
+	cp tests/clients/node/package*.json $(@D)
+	npm ci --prefix $(@D) --ignore-scripts --no-audit --no-fund
+	touch $@
+
+$(HEAVY_CLIENTS)/installed: tests/clients/heavy-constraints.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --disable-pip-version-check \
+	    --constraint tests/clients/heavy-constraints.txt --group clients-heavy
+	touch $@
