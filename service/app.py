@@ -16,7 +16,7 @@ from fastapi.telemetry import TelemetryConfig
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
-from service.api import chat, completions, debug, embeddings, models, ops, tokens
+from service.api import chat, completions, debug, docs, embeddings, models, ops, tokens
 from service.api.context import RequestContext
 from service.api.description import complete
 from service.api.errors import HANDLERS
@@ -84,6 +84,8 @@ def create_app(
         lifespan=lambda app: lifespan(engine, partial(served.load, fetch, load_text)),
         middleware=make_middleware(config, keys, metrics, tracer),
         exception_handlers=dict(HANDLERS),
+        docs_url=None,  # FastAPI's own take their scripts from elsewhere
+        redoc_url=None,
         redirect_slashes=False,
         telemetry=FASTAPIS_TELEMETRY,
     )
@@ -95,7 +97,7 @@ def create_app(
 
 
 def routers(config: ServerConfig) -> list[APIRouter]:
-    apis = (chat, completions, embeddings, models, ops, tokens)
+    apis = (chat, completions, docs, embeddings, models, ops, tokens)
     return [
         *(api.router for api in apis),
         *([tokens.info_router] if config.tokenizer_info else []),
@@ -144,7 +146,10 @@ class App(FastAPI):
     """Completes /openapi.json by what the routes do themselves."""
 
     def openapi(self) -> dict[str, Any]:
-        return complete(super().openapi())
+        if self.openapi_schema is None:
+            complete(super().openapi())
+        assert self.openapi_schema is not None
+        return self.openapi_schema
 
 
 def read_engine(engine: Engine, startup_seconds: Mapping[str, float]) -> EngineReading:

@@ -44,13 +44,23 @@ class Object(BaseModel):
 
 
 def _or_null(field: JsonSchemaValue) -> JsonSchemaValue:
-    """The same, but for null; what is told of the field stays beside the alternatives."""
-    about = {key: value for key, value in field.items() if key in ABOUT}
-    values = {key: value for key, value in field.items() if key not in ABOUT}
-    options = values["anyOf"] if values.keys() == {"anyOf"} else [values]
-    if not values or {"type": "null"} in options:
+    """The same, but for null; what is told of the field stands beside the alternatives."""
+    about, values = _split(field)
+    if not values:
         return field
-    return {"anyOf": [*options, {"type": "null"}], **about}
+    options = []
+    for option in values["anyOf"] if values.keys() == {"anyOf"} else [values]:
+        told, rest = _split(option)
+        about |= told
+        options.append(rest)
+    null = {"type": "null"}
+    return {"anyOf": [*(option for option in options if option != null), null], **about}
+
+
+def _split(schema: JsonSchemaValue) -> tuple[JsonSchemaValue, JsonSchemaValue]:
+    """What it says of a value, and what it asks of it."""
+    told = {key: value for key, value in schema.items() if key in ABOUT}
+    return told, {key: value for key, value in schema.items() if key not in ABOUT}
 
 
 def _not_yet(value: Any) -> Any:
