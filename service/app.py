@@ -75,6 +75,7 @@ def create_app(
         admission,
         names=config.served_names,
         max_body_bytes=config.max_body_bytes,
+        max_stops=config.max_stops,
         tool_parser=config.tool_parser,
         reasoning_parser=config.reasoning_parser,
     )

@@ -15,6 +15,8 @@ INT64_END = 1 << 63
 SEPARATE = "write names, a comma between"
 TOOL_PARSERS = ("auto", "hermes", "llama3_json", "mistral", "mistral_v11", "json")
 REASONING_PARSERS = ("auto", "none", "deepseek_r1", "qwen3", "mistral", "seed_oss")
+MOST_STOPS = 16
+"""Of a request, whatever its server allows."""
 MOST_SIMULATED = 10_000_000
 """Of anything that a simulation keeps in memory."""
 
@@ -108,6 +110,7 @@ class ServerConfig:
         "Most tokens of their prompts; 0: no limit.",
     )
     api_key_file: str = knob("", "TOML file of API keys; without one, none is asked for.")
+    max_stops: int = knob(4, f"Most stop strings of a request, {MOST_STOPS} or fewer.")
     generation_config: str = knob(
         "auto", "auto: sample by default as the model's maker recommends; none: as OpenAI does."
     )
@@ -144,6 +147,8 @@ class ServerConfig:
             require(not names or all(split_names(names)), name, names, SEPARATE)
         one_of(self, ("auto", "none"), "generation_config")
         one_of(self, ("none", "vllm"), "metrics_compat")
+        fits = 1 <= self.max_stops <= MOST_STOPS
+        require(fits, "max_stops", self.max_stops, f"take 1 to {MOST_STOPS}")
         one_of(self, TOOL_PARSERS, "tool_parser")
         one_of(self, REASONING_PARSERS, "reasoning_parser")
         one_of(self, ("auto", "json", "pretty"), "log_format")

@@ -182,3 +182,13 @@ def test_the_best_show_their_logprobs_where_asked() -> None:
     engine = FakeEngine(likelihoods([-3.0], [-1.0]))
     [choice] = Client(engine).complete(best_of=2, logprobs=0).json()["choices"]
     assert choice["logprobs"]["token_logprobs"] == [-1.0]
+
+
+@pytest.mark.parametrize("most", [4, 16])
+def test_a_request_has_as_many_stop_strings_as_the_server_allows(most: int) -> None:
+    client = Client(FakeEngine(say("abcdef")), max_stops=most)
+    stops = [*"vwxyz", *"VWXYZ", *"01234", "d"]
+    answer = client.complete(stop=stops[-most:]).json()["choices"][0]
+    assert (answer["text"], answer["finish_reason"]) == ("abc", "stop")
+    refused = client.complete(stop=[*stops[-most:], "e"])
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "stop")

@@ -24,6 +24,7 @@ def plan(
 ) -> list[Request]:
     """A request per sequence, all those of the first prompt first."""
     scores_all = asked.echoes or asked.token_limit == 0  # else the first's scores serve for all
+    _check_stops(asked, serving)
     limits = [_limit(ids, asked, serving) for ids in prompts]
     seed = asked.seed if asked.seed is not None else secrets.randbits(63)
     sampling = sampling_of(asked, seed=seed, serving=serving)
@@ -52,6 +53,13 @@ def plan(
         for number, prompt_ids in enumerate(prompts)
         for i in range(asked.num_drawn)
     ]
+
+
+def _check_stops(asked: AnyRequest, serving: Serving) -> None:
+    if len(asked.stop) > serving.max_stops:
+        raise bad_request(
+            f"stop has {len(asked.stop)} texts; send {serving.max_stops} at most.", param="stop"
+        )
 
 
 def _limit(prompt_ids: Sequence[int], asked: AnyRequest, serving: Serving) -> int:

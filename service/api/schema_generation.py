@@ -14,9 +14,9 @@ from pydantic import (
 from service.api.schema_base import NotYet, Object
 from service.api.schema_sampling import Sampling, TokenId
 from service.api.schema_structured import Structured
+from service.config import MOST_STOPS
 
 MAX_CHOICES_PER_PROMPT = 128
-MAX_STOPS = 4
 MAX_STOP_LEN = 256
 MAX_SALT_LEN = 256
 MAX_LOGPROBS = 20
@@ -30,11 +30,11 @@ def _as_list(value: Any) -> Any:
 Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LEN)]
 Stops = Annotated[
     list[Stop],
-    Field(max_length=MAX_STOPS),
+    Field(max_length=MOST_STOPS),
     FailFast(),
     BeforeValidator(
         _as_list,
-        json_schema_input_type=Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS)],
+        json_schema_input_type=Stop | Annotated[list[Stop], Field(max_length=MOST_STOPS)],
     ),
 ]
 
@@ -88,7 +88,10 @@ class GenerationRequest(Sampling, Structured):
     ] = 1
     stop: Annotated[
         Stops,
-        Field(description="Texts that end a choice; they aren't shown.", examples=[["\n\n"]]),
+        Field(
+            description="Texts that end a choice, unshown; 4, unless --max-stops allows more.",
+            examples=[["\n\n"]],
+        ),
     ] = Field(default=[])
     stop_token_ids: Annotated[
         list[TokenId],

@@ -57,6 +57,7 @@ class Serving:
     format: MessageFormat
     names: Sequence[str]
     max_body_bytes: int
+    max_stops: int
 
     def name(self, asked: str | None) -> str:
         """Refuses one that isn't served; the first is the default."""
@@ -91,6 +92,7 @@ class ServedModel:
         *,
         names: Sequence[str],
         max_body_bytes: int,
+        max_stops: int,
         tool_parser: str = "auto",
         reasoning_parser: str = "auto",
     ) -> None:
@@ -100,6 +102,7 @@ class ServedModel:
         self._engine = engine
         self._admission = admission
         self._max_body_bytes = max_body_bytes
+        self._max_stops = max_stops
         self._find_format = partial(
             MessageFormat.find, tool_parser=tool_parser, reasoning_parser=reasoning_parser
         )
@@ -180,6 +183,7 @@ class ServedModel:
             format=self._format,
             names=self.names,
             max_body_bytes=self._max_body_bytes,
+            max_stops=self._max_stops,
         )
 
 
