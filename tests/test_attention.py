@@ -52,9 +52,9 @@ def random_layer() -> LayerCache:
     return layer
 
 
-def plan_of(rows: Sequence[Row]) -> list[Group]:
+def plan_of(rows: Sequence[Row], *, window: int | None = None) -> list[Group]:
     batch = pack(rows, page_size=PAGE_SIZE)
-    return prepare(batch, num_heads=H, num_kv_heads=K, dtype=torch.float64)
+    return prepare(batch, num_heads=H, num_kv_heads=K, dtype=torch.float64, window=window)
 
 
 def random_queries(rows: Sequence[Row]) -> Tensor:
