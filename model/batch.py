@@ -95,6 +95,13 @@ class Row:
     """None where the parameters say it all, as they mostly do."""
     scoring: Scoring | None = None
     pooling: Pooling | None = None
+    guessed_ids: Sequence[int] = ()
+    """What may follow token_ids, computed with them: the token after each is drawn too, as long as
+    the ones before came true. Not with a context, which they might change."""
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids) + len(self.guessed_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +115,7 @@ class Batch:
 
     @property
     def num_tokens(self) -> int:
-        return sum(len(row.token_ids) for row in self.rows)
+        return sum(row.num_tokens for row in self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +147,8 @@ class StepOutput:
     those of all tokens of the row; as the head would get them."""
     phase_seconds: Mapping[str, float] = field(default_factory=dict)
     """Where the run's time went, by phase, in order; as far as the runner tells."""
+    followers: Mapping[int, Sequence[SampledToken]] = field(default_factory=dict)
+    """By the number of the row, for rows with guesses: what was drawn after each that came true."""
 
 
 class Runner(Protocol):

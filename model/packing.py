@@ -43,11 +43,12 @@ class RaggedBatch:
 
 
 def pack(rows: Sequence[Row], *, page_size: int) -> RaggedBatch:
-    query_lens_S = np.array([len(row.token_ids) for row in rows])
+    query_lens_S = np.array([row.num_tokens for row in rows])
     starts_S = np.array([row.start for row in rows])
     context_lens_S = starts_S + query_lens_S
     page_table_SN = _page_table(rows, num_pages_S=-(-context_lens_S // page_size))
-    token_ids_T = np.fromiter(chain.from_iterable(row.token_ids for row in rows), np.int64)
+    ids = chain.from_iterable(part for row in rows for part in (row.token_ids, row.guessed_ids))
+    token_ids_T = np.fromiter(ids, np.int64)
     row_of_T = np.repeat(np.arange(len(rows)), query_lens_S)
     first_T = (np.cumsum(query_lens_S) - query_lens_S)[row_of_T]
     positions_T = np.arange(len(row_of_T)) - first_T + starts_S[row_of_T]

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -96,17 +97,22 @@ class TorchRunner:
         packed_at = time.perf_counter()
         self._cache.copy(batch.copies)
         x_TW = self._model.hidden(packed, self._cache)
-        draws_S = torch.tensor([row.sampling is not None for row in rows])
-        logits_SV = self._model.logits(x_TW[packed.query_lens_S.cumsum(0)[draws_S] - 1])
+        ends = packed.query_lens_S.cumsum(0).tolist()
+        drawing = [(row, end) for row, end in zip(rows, ends, strict=True) if row.sampling]
+        logits_SV = self._model.logits(x_TW[_drawn_at(drawing)])
         computed_at = time.perf_counter()
-        drawn = iter(self._sample(logits_SV, [row for row in rows if row.sampling]))
+        drawn = iter(self._sample(logits_SV, [row for row, _ in drawing]))
         sampled: list[SampledToken | None] = [None] * len(rows)
+        followers: dict[int, list[SampledToken]] = {}
         scores: dict[int, list[TokenLogprobs]] = {}
         pooled: dict[int, list[float]] = {}
         parts = torch.split(x_TW, packed.query_lens_S.tolist())
         for index, row, x_QW in zip(order, rows, parts, strict=True):
             if row.sampling:
-                sampled[index] = next(drawn)
+                sampled[index] = first = next(drawn)
+                if row.guessed_ids:
+                    tokens = list(islice(drawn, len(row.guessed_ids)))
+                    followers[index] = _true_followers(first, row.guessed_ids, tokens)
             if row.scoring:
                 scores[index] = self._score(x_QW, row.scoring)
             if row.pooling:
@@ -116,12 +122,18 @@ class TorchRunner:
             "forward": computed_at - packed_at,
             "sample": time.perf_counter() - computed_at,
         }
-        return StepOutput(sampled, scores, pooled, phases)
+        return StepOutput(sampled, scores, pooled, phases, followers)
 
     def _sample(self, logits_SV: Tensor, rows: list[Row]) -> list[SampledToken]:
-        positions = [row.start + len(row.token_ids) for row in rows]
-        params = [row.sampling for row in rows if row.sampling]
-        return self._sampler.sample(logits_SV, positions, params, [row.context for row in rows])
+        """After a row's last token, and after each guess."""
+        draws = [
+            (row.start + len(row.token_ids) + number, row.sampling, row.context)
+            for row in rows
+            if row.sampling
+            for number in range(1 + len(row.guessed_ids))
+        ]
+        positions, params, contexts = zip(*draws, strict=True) if draws else ((), (), ())
+        return self._sampler.sample(logits_SV, positions, params, contexts)
 
     def _score(self, x_QW: Tensor, scoring: Scoring) -> list[TokenLogprobs]:
         """A few tokens at a time, since the logits of a long prompt would be huge."""
@@ -246,4 +258,23 @@ def _affordable_len(config: ModelConfig, max_model_len: int, cache: Cache) -> in
 
 def _size(row: Row) -> tuple[int, int]:
     """The number of queries, then that of keys."""
-    return len(row.token_ids), row.start
+    return row.num_tokens, row.start
+
+
+def _drawn_at(rows: Sequence[tuple[Row, int]]) -> Tensor:
+    """The places in the batch of the tokens after which one is drawn; given each row's end."""
+    return torch.tensor(
+        [at for row, end in rows for at in range(end - 1 - len(row.guessed_ids), end)],
+        dtype=torch.int64,
+    )
+
+
+def _true_followers(
+    first: SampledToken, guesses: Sequence[int], drawn: Sequence[SampledToken]
+) -> list[SampledToken]:
+    """What was drawn after guesses, up to the one that isn't what was drawn in its place."""
+    before = [first, *drawn]
+    num_true = next(
+        (i for i, guess in enumerate(guesses) if guess != before[i].token_id), len(guesses)
+    )
+    return list(drawn[:num_true])

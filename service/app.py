@@ -176,4 +176,6 @@ def count_step(metrics: Metrics, admission: Admission, record: StepRecord) -> No
         num_preempted=record.num_preempted,
         num_queried_tokens=record.num_queried_tokens,
         num_hit_tokens=record.num_hit_tokens,
+        num_guessed_tokens=record.num_guessed_tokens,
+        num_true_guesses=record.num_true_guesses,
     )

@@ -75,14 +75,19 @@ class EngineConfig:
     quantization: str = knob(
         "auto", "int8, none for float32, or auto: int8 where model and machine allow."
     )
+    speculative: str = knob(
+        "none",
+        "prompt-lookup: guess that an answer goes on as the prompt, or it, did before; or none.",
+    )
     step_timeout: float = knob(120.0, "Seconds of silence after which the engine is restarted.")
 
     def __post_init__(self) -> None:
-        numbers = [field_.name for field_ in fields(self) if field_.name != "quantization"]
-        for name in numbers:
+        words = ("quantization", "speculative")
+        for name in [field_.name for field_ in fields(self) if field_.name not in words]:
             value = getattr(self, name)
             require(value < INT64_END, name, value, f"take less than {INT64_END}")
         one_of(self, ("auto", "none", "int8"), "quantization")
+        one_of(self, ("none", "prompt-lookup"), "speculative")
         at_least(self, 1, "max_batch_tokens", "step_timeout")
         fit_batch(self.max_sequences, self.max_batch_tokens)
         at_least(self, 0, "max_model_len", "kv_cache_memory", "threads")

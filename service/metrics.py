@@ -189,6 +189,12 @@ class Metrics:
             "prefix_cache_queries", "Prompt tokens that were looked for in the cache."
         )
         self._hits = self._counter("prefix_cache_hits", "Prompt tokens that were found there.")
+        self._guesses = self._counter(
+            "speculative_tokens", "Tokens that were guessed and computed ahead."
+        )
+        self._true_guesses = self._counter(
+            "speculative_hits", "Those that the sequence then went on with."
+        )
         self._step_tokens = self._histogram(
             "step_tokens", "Tokens computed in a step.", STEP_TOKEN_BUCKETS
         )
@@ -271,6 +277,8 @@ class Metrics:
         num_preempted: int,
         num_queried_tokens: int,
         num_hit_tokens: int,
+        num_guessed_tokens: int,
+        num_true_guesses: int,
     ) -> None:
         """Called for every step: no more than a few microseconds. A phase that didn't happen in it
         isn't observed."""
@@ -278,6 +286,8 @@ class Metrics:
         self._preemptions.inc(num_preempted)
         self._queried.inc(num_queried_tokens)
         self._hits.inc(num_hit_tokens)
+        self._guesses.inc(num_guessed_tokens)
+        self._true_guesses.inc(num_true_guesses)
         self._step_tokens.observe(num_tokens)
         for phase in phase_seconds.keys() & self._phases.keys():
             self._phases[phase].observe(phase_seconds[phase])

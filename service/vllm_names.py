@@ -15,6 +15,8 @@ TWINS = {
     "octavo_generation_tokens_total": "vllm:generation_tokens_total",
     "octavo_prefix_cache_queries_total": "vllm:prefix_cache_queries_total",
     "octavo_prefix_cache_hits_total": "vllm:prefix_cache_hits_total",
+    "octavo_speculative_tokens_total": "vllm:spec_decode_num_draft_tokens_total",
+    "octavo_speculative_hits_total": "vllm:spec_decode_num_accepted_tokens_total",
     "octavo_preemptions_total": "vllm:num_preemptions_total",
     "octavo_time_to_first_token_seconds": "vllm:time_to_first_token_seconds",
     "octavo_inter_token_latency_seconds": "vllm:inter_token_latency_seconds",

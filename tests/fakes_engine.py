@@ -3,7 +3,8 @@
 Whatever goes wrong with page tables, positions or chunks changes what is read, and so the output.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from zlib import crc32
 
 from model.batch import Batch, Row, SampledToken, StepOutput, TokenLogprobs
@@ -24,7 +25,13 @@ def score(token_ids: Sequence[int]) -> list[TokenLogprobs]:
     ]
 
 
-def generate(prompt_ids: Sequence[int], *, max_tokens: int, seed: int = 0) -> list[int]:
+def generate(
+    prompt_ids: Sequence[int],
+    *,
+    max_tokens: int,
+    seed: int = 0,
+    next_token: Callable[..., int] = next_token,
+) -> list[int]:
     """What the fake model generates after a prompt: the reference for every test."""
     token_ids = list(prompt_ids)
     for _ in range(max_tokens):
@@ -45,6 +52,7 @@ class FakeClock:
 class FakeRunner:
     vocab_size = VOCAB_SIZE
     device, attention = "cpu", "none"
+    next_token = staticmethod(next_token)
 
     def __init__(self, *, num_pages: int = 16, page_size: int = 4, max_model_len: int = 64) -> None:
         self.num_pages = num_pages
@@ -58,11 +66,13 @@ class FakeRunner:
         self._copy(batch.copies)
         for row in batch.rows:
             self._write(row)
-        sampled = [self._sample(row) for row in batch.rows]
         return StepOutput(
-            sampled,
+            [self._sample(row) for row in batch.rows],
             {i: self._score(row) for i, row in enumerate(batch.rows) if row.scoring},
             {i: self._pool(row) for i, row in enumerate(batch.rows) if row.pooling},
+            followers={
+                i: self._followers(row) for i, row in enumerate(batch.rows) if row.guessed_ids
+            },
         )
 
     def _slot(self, row: Row, position: int) -> tuple[int, int]:
@@ -78,17 +88,28 @@ class FakeRunner:
         }
 
     def _write(self, row: Row) -> None:
-        for position, token_id in enumerate(row.token_ids, start=row.start):
+        for position, token_id in enumerate((*row.token_ids, *row.guessed_ids), start=row.start):
             self._slots[self._slot(row, position)] = token_id
 
     def _sample(self, row: Row) -> SampledToken | None:
         if row.sampling is None:
             return None
-        token_id = next_token(self._read(row), seed=row.sampling.seed)
+        token_id = self.next_token(self._read(row), seed=row.sampling.seed)
         while row.context and token_id in row.context.forbidden_ids:
             token_id = (token_id + 1) % VOCAB_SIZE
         wants_logprobs = row.sampling.num_logprobs is not None
         return SampledToken(token_id, TokenLogprobs(-1.0, []) if wants_logprobs else None)
+
+    def _followers(self, row: Row) -> list[SampledToken]:
+        followers: list[SampledToken] = []
+        drawn = self._sample(row)
+        for number, guess in enumerate(row.guessed_ids, start=1):
+            if drawn is None or drawn.token_id != guess:
+                break
+            known = replace(row, token_ids=[*row.token_ids, *row.guessed_ids[:number]])
+            drawn = self._sample(known)
+            followers += [drawn] if drawn else []
+        return followers
 
     def _score(self, row: Row) -> list[TokenLogprobs]:
         assert row.scoring is not None

@@ -24,6 +24,7 @@ KNOBS = {
         "kv_cache_memory",
         "threads",
         "quantization",
+        "speculative",
         "step_timeout",
     ],
     ServerConfig: [
@@ -98,9 +99,10 @@ def test_defaults_are_valid(config: type[Any]) -> None:
         *[
             (EngineConfig, field.name, 1 << 63, f"take less than {1 << 63}")
             for field in fields(EngineConfig)
-            if field.name != "quantization"
+            if field.name not in ("quantization", "speculative")
         ],
         (EngineConfig, "quantization", "int4", "take one of ('auto', 'none', 'int8')"),
+        (EngineConfig, "speculative", "draft", "take one of ('none', 'prompt-lookup')"),
         (ServerConfig, "port", -1, "take 0 to 65535"),
         (ServerConfig, "port", 65536, "take 0 to 65535"),
         (ServerConfig, "max_body_bytes", 0, "take 1 or more"),

@@ -1,9 +1,12 @@
-"""Random arrivals, aborts, crashes and steps over engine, scheduler and blocks with a fake runner.
+"""Random arrivals, aborts, crashes and steps over engine, scheduler and blocks with fake runners.
 
 After every step no page is lost or owned twice; every request ends in exactly one terminal event;
 every token is the unbatched reference's; of one tenant and priority, the first to come is the first
 to run; when idle, all pages are free.
 """
+
+from collections.abc import Sequence
+from functools import partial
 
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -12,7 +15,7 @@ from msgspec.structs import replace
 from model.batch import SamplingParams
 from service.engine.engine import Engine
 from service.engine.messages import Event, Request
-from tests.fakes_engine import FakeRunner, generate
+from tests.fakes_engine import FakeRunner, generate, next_token
 
 TINY_VOCABULARY = st.integers(0, 2)  # so that prompts often share prefixes
 
@@ -32,12 +35,22 @@ class Ticking:
         return self._now
 
 
+def repetitive(token_ids: Sequence[int], *, seed: int = 0) -> int:
+    """A fake model that mostly says again what it said, so guesses come true or not."""
+    return next_token(token_ids, seed=seed) if len(token_ids) % 7 == 0 else token_ids[-2:][0]
+
+
+class RepetitiveRunner(FakeRunner):
+    next_token = staticmethod(repetitive)
+
+
 class EngineMachine(RuleBasedStateMachine):
     @initialize(
         num_pages=st.integers(3, 12),
         page_size=st.integers(1, 4),
         max_batch_tokens=st.integers(1, 12),
         seconds=st.lists(st.sampled_from([0.001, 0.01, 0.3]), min_size=1, max_size=5),
+        runner=st.sampled_from([FakeRunner, RepetitiveRunner]),
         data=st.data(),
     )
     def start(
@@ -46,9 +59,12 @@ class EngineMachine(RuleBasedStateMachine):
         page_size: int,
         max_batch_tokens: int,
         seconds: list[float],
+        runner: type[FakeRunner],
         data: st.DataObject,
     ) -> None:
-        self.num_pages, self.page_size = num_pages, page_size
+        self.make_runner = partial(runner, num_pages=num_pages, page_size=page_size)
+        self.next_token = runner.next_token
+        self.speculative = data.draw(st.booleans())
         self.max_batch_tokens = max_batch_tokens
         self.max_sequences = data.draw(st.integers(1, max_batch_tokens))
         self.clock = Ticking(seconds)
@@ -58,11 +74,12 @@ class EngineMachine(RuleBasedStateMachine):
         self.start_engine()
 
     def start_engine(self) -> None:
-        self.runner = FakeRunner(num_pages=self.num_pages, page_size=self.page_size)
+        self.runner = self.make_runner()
         self.engine = Engine(
             self.runner,
             max_batch_tokens=self.max_batch_tokens,
             max_sequences=self.max_sequences,
+            speculative=self.speculative,
             clock=self.clock,
         )
         self.queued: list[str] = []  # in order of arrival at this engine, and not run yet
@@ -158,7 +175,10 @@ class EngineMachine(RuleBasedStateMachine):
         for name, output in getattr(self, "outputs", {}).items():
             request = self.requests[name]
             seed = request.sampling.seed
-            assert output == generate(request.prompt_ids, max_tokens=len(output), seed=seed)
+            expected = generate(
+                request.prompt_ids, max_tokens=len(output), seed=seed, next_token=self.next_token
+            )
+            assert output == expected
 
     def teardown(self) -> None:
         if not hasattr(self, "engine"):

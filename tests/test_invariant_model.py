@@ -7,6 +7,7 @@ most, since sums over another number of keys are taken in another order.
 Pages are full of stray numbers at first, so that whoever reads a slot that it didn't write is seen.
 """
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -69,10 +70,20 @@ class Trial:
     """An engine of given limits, and what it did and answered."""
 
     def __init__(
-        self, *, num_pages: int = 64, max_batch_tokens: int = 512, max_sequences: int = 16
+        self,
+        *,
+        num_pages: int = 64,
+        max_batch_tokens: int = 512,
+        max_sequences: int = 16,
+        speculative: bool = False,
     ) -> None:
         runner = TorchRunner(model(), used_cache(num_pages), max_model_len=MAX_MODEL_LEN)
-        self.engine = Engine(runner, max_batch_tokens=max_batch_tokens, max_sequences=max_sequences)
+        self.engine = Engine(
+            runner,
+            max_batch_tokens=max_batch_tokens,
+            max_sequences=max_sequences,
+            speculative=speculative,
+        )
         self.answers: dict[str, Answer] = {}
         self.counts: Counter[str] = Counter()
 
@@ -98,6 +109,8 @@ class Trial:
         if record := self.engine.record:
             self.counts["preempted"] += record.num_preempted
             self.counts["copied"] += record.num_copied_pages
+            self.counts["guessed"] += record.num_guessed_tokens
+            self.counts["true"] += record.num_true_guesses
 
 
 def alone(request: Request) -> list[SampledToken]:
@@ -270,6 +283,27 @@ def test_copies_in_flight_are_solo(data: st.DataObject, num: int, length: int) -
     trial = Trial(max_batch_tokens=data.draw(st.sampled_from([16, 40, 512])))
     check_all(wanted, trial.run(arrivals))
     assert trial.counts["copied"] > 0 or length % PAGE_SIZE == 1
+
+
+@some_examples(10)
+@given(st.data(), st.integers(1, 5))
+def test_guesses_change_no_answer(data: st.DataObject, num: int) -> None:
+    """Of answers that say few different tokens, so that some guesses come true and some don't."""
+    few = {7: 100.0, 8: 100.0, 9: 98.0}
+    samplings = [GREEDY, *(SamplingParams(seed=seed, num_logprobs=3) for seed in range(3))]
+    wanted = [
+        replace(
+            request,
+            max_tokens=30,
+            sampling=dataclasses.replace(
+                data.draw(st.sampled_from(samplings)), logit_bias=few | {7: 100.0 + index}
+            ),
+        )
+        for index, request in enumerate(data.draw(requests(num=num)))
+    ]
+    trial = Trial(speculative=True, num_pages=data.draw(st.sampled_from([8, 64])))
+    check_all(wanted, trial.run((0, request) for request in wanted))
+    assert trial.counts["guessed"] > trial.counts["true"] > 0
 
 
 def test_the_references_differ() -> None:

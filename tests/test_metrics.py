@@ -56,6 +56,7 @@ def test_every_name_of_the_contract_is_there() -> None:
         *("requests_total", "prompt_tokens_total", "generation_tokens_total"),
         *("prefix_cache_queries_total", "prefix_cache_hits_total", "preemptions_total"),
         *("rejections_total", "engine_restarts_total", "engine_steps_total"),
+        *("speculative_tokens_total", "speculative_hits_total"),
         *("tenant_requests_total", "tenant_prompt_tokens_total", "tenant_generation_tokens_total"),
     }
     assert by_type["histogram"] == {
@@ -98,6 +99,8 @@ STEP: dict[str, Any] = {
     "num_preempted": 1,
     "num_queried_tokens": 5,
     "num_hit_tokens": 4,
+    "num_guessed_tokens": 3,
+    "num_true_guesses": 2,
 }
 
 

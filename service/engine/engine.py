@@ -25,6 +25,7 @@ class Engine:
         *,
         max_batch_tokens: int,
         max_sequences: int,
+        speculative: bool = False,
         clock: Clock = time.monotonic,
     ) -> None:
         self.stopwatch = Stopwatch(clock)
@@ -33,7 +34,10 @@ class Engine:
         self._runner = runner
         self._blocks = BlockManager(runner.num_pages, page_size=runner.page_size)
         self._scheduler = Scheduler(
-            self._blocks, max_batch_tokens=max_batch_tokens, max_sequences=max_sequences
+            self._blocks,
+            max_batch_tokens=max_batch_tokens,
+            max_sequences=max_sequences,
+            speculative=speculative,
         )
         self._grammars: Grammars | None = None
         self._clock = clock
@@ -131,7 +135,7 @@ class Engine:
 
     def _run(self, batch: Batch, started: float) -> StepRecord:
         num_decodes = sum(len(row.token_ids) == 1 for row in batch.rows)
-        num_chunk_tokens = batch.num_tokens - num_decodes
+        num_chunk_tokens = sum(len(row.token_ids) for row in batch.rows) - num_decodes
         output = self._runner.run(batch)
         seconds = self.stopwatch.lap("run", parts=output.phase_seconds)
         self._scheduler.pace.observe(
@@ -153,6 +157,8 @@ class Engine:
             num_queried_tokens=counts.queried_tokens,
             num_hit_tokens=counts.hit_tokens,
             num_copied_pages=len(batch.copies),
+            num_guessed_tokens=counts.guessed,
+            num_true_guesses=counts.guessed_true,
             phase_seconds=self.stopwatch.take(),
         )
 

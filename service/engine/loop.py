@@ -72,7 +72,10 @@ def run(spec: EngineSpec, load: Load) -> None:
         runner = load(spec, lambda *progress: channel.send(make_loading(*progress)))
         config = spec.config
         engine = Engine(
-            runner, max_batch_tokens=config.max_batch_tokens, max_sequences=config.max_sequences
+            runner,
+            max_batch_tokens=config.max_batch_tokens,
+            max_sequences=config.max_sequences,
+            speculative=config.speculative == "prompt-lookup",
         )
         channel.send(Ready(engine.info))
         serve(engine, channel)

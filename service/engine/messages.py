@@ -139,6 +139,10 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
     num_hit_tokens: int
     """Those it had."""
     num_copied_pages: int
+    num_guessed_tokens: int = 0
+    """Computed beside decodes by speculation."""
+    num_true_guesses: int = 0
+    """Those that were then drawn."""
     phase_seconds: dict[str, float]
     """By phase, in order; together all the time since the step before, but for idle waiting."""
 

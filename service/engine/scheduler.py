@@ -9,6 +9,8 @@ and is recomputed later. The oldest can always go on, since every accepted reque
 alone; so all finish.
 """
 
+from collections.abc import Sequence as ListLike
+
 from model.batch import Batch, SampledToken, StepOutput
 from service.engine.blocks import BlockManager
 from service.engine.grammar import GrammarError
@@ -18,6 +20,10 @@ from service.engine.pace import Pace
 from service.engine.queue import WaitingQueue
 from service.engine.sequence import Sequence
 
+SPECULATIVE_TOKENS = 16
+"""Decodes and guesses of a step. About as many take little longer than one, for the weights have to
+be read all the same."""
+
 
 class Counts:
     """What happened since they were last taken."""
@@ -26,13 +32,23 @@ class Counts:
         self.admitted = 0
         self.preempted = 0
         self.finished = 0
+        self.guessed = 0
+        self.guessed_true = 0
         self.queried_tokens = 0
         self.hit_tokens = 0
 
 
 class Scheduler:
-    def __init__(self, blocks: BlockManager, *, max_batch_tokens: int, max_sequences: int) -> None:
+    def __init__(
+        self,
+        blocks: BlockManager,
+        *,
+        max_batch_tokens: int,
+        max_sequences: int,
+        speculative: bool = False,
+    ) -> None:
         self.blocks = blocks
+        self.speculative = speculative
         self.pace = Pace()
         self.max_batch_tokens = max_batch_tokens
         self.max_sequences = max_sequences
@@ -41,6 +57,7 @@ class Scheduler:
         self._counts = Counts()
         self._in_flight = InFlight(page_size=blocks.page_size)
         self._plan: dict[Sequence, int] = {}
+        self._guesses: dict[Sequence, ListLike[int]] = {}
         self._copies: dict[Sequence, tuple[int, int]] = {}
 
     def add(self, sequence: Sequence) -> None:
@@ -57,7 +74,7 @@ class Scheduler:
 
     def schedule(self, *, now: float = 0.0) -> Batch:
         """Choose the next step's rows and reserve their pages; `now` is kept as a time stamp."""
-        self._plan, self._copies = {}, {}
+        self._plan, self._guesses, self._copies = {}, {}, {}
         decodes = [s for s in self.running.values() if s.num_pending == 1]
         chunks = [s for s in self.running.values() if s.num_pending > 1]
         budget = self._plan_all(decodes, self.max_batch_tokens)
@@ -69,7 +86,9 @@ class Scheduler:
             if sequence is None or not self._admit(sequence, now=now):
                 break
             budget -= self._plan_running(sequence, budget)
-        rows = [sequence.row(num) for sequence, num in self._plan.items()]
+        if self.speculative and not any(num > 1 for num in self._plan.values()):
+            self._guess()
+        rows = [s.row(num, self._guesses.get(s, ())) for s, num in self._plan.items()]
         return Batch(rows, list(self._copies.values()))
 
     def commit(self, output: StepOutput, *, now: float = 0.0) -> list[Event]:
@@ -83,7 +102,10 @@ class Scheduler:
             self._advance(sequence, num)
             sampled = output.sampled[row]
             if sampled is not None or sequence.num_pending == 0:
-                events.append(self._extend(sequence, sampled, now=now))
+                followers = output.followers.get(row, ())
+                self._learn(sequence, num_true=len(followers))
+                tokens = [sampled, *followers] if sampled else []
+                events.append(self._extend(sequence, tokens, now=now))
         return events
 
     def take_counts(self) -> Counts:
@@ -108,6 +130,23 @@ class Scheduler:
                 return 0
         self._plan[sequence] = min(sequence.num_pending, budget)
         return self._plan[sequence]
+
+    def _guess(self) -> None:
+        """Let sequences guess beside their decodes, while a step is too small to take longer."""
+        left = min(SPECULATIVE_TOKENS, self.max_batch_tokens) - len(self._plan)
+        for sequence in self._plan:
+            guesses = sequence.guesses(most=left)
+            num_tokens = sequence.num_tokens + len(guesses)
+            if guesses and self.blocks.grow(sequence.page_ids, num_tokens=num_tokens):
+                self._guesses[sequence] = guesses
+                left -= len(guesses)
+
+    def _learn(self, sequence: Sequence, *, num_true: int) -> None:
+        num_guessed = len(self._guesses.get(sequence, ()))
+        if num_guessed:
+            sequence.lookup.learn(num_guessed, num_true)
+            self._counts.guessed += num_guessed
+            self._counts.guessed_true += num_true
 
     def _preempt(self, sequence: Sequence) -> None:
         self._leave(sequence)
@@ -185,22 +224,29 @@ class Scheduler:
             for index in range(first, num_full):
                 self.blocks.name(sequence.page_ids[index], hashes[index])
 
-    def _extend(self, sequence: Sequence, sampled: SampledToken | None, *, now: float) -> Event:
-        """Append its new token, if one was wanted, and tell."""
+    def _extend(self, sequence: Sequence, tokens: list[SampledToken], *, now: float) -> Event:
+        """Append its new tokens, up to one that ends it, and tell. All but the last one were
+        guessed, and so are computed."""
+        new: list[SampledToken] = []
         try:
-            if sampled is not None:
-                sequence.append(sampled.token_id)
+            for token in tokens:
+                if new:
+                    self._advance(sequence, 1)
+                sequence.append(token.token_id)
                 self.waiting.charge(sequence, 1)
+                new.append(token)
+                if sequence.finish_reason:
+                    break
         except GrammarError as error:
             self._leave(sequence)
             return Event(
                 request_id=sequence.request.id, finish_reason="refused", message=str(error)
             )
-        return self._event(sequence, sampled, now=now)
+        return self._event(sequence, new, now=now)
 
-    def _event(self, sequence: Sequence, sampled: SampledToken | None, *, now: float) -> Event:
+    def _event(self, sequence: Sequence, new: list[SampledToken], *, now: float) -> Event:
         request, num_output = sequence.request, sequence.num_output
-        is_first = num_output <= len(request.output_ids) + 1
+        is_first = num_output - len(new) <= len(request.output_ids)
         if is_first:
             sequence.got_first_token = now
         reason = sequence.finish_reason
@@ -209,11 +255,11 @@ class Scheduler:
             self._counts.finished += 1
         return Event(
             request_id=request.id,
-            token_ids=[sampled.token_id] if sampled else [],
-            logprobs=[sampled.logprobs] if sampled and sampled.logprobs else [],
+            token_ids=[token.token_id for token in new],
+            logprobs=[token.logprobs for token in new if token.logprobs],
             prompt_logprobs=sequence.prompt_logprobs if is_first else (),
             embedding=sequence.embedding if reason else (),
-            num_cached_tokens=(sequence.num_cached or 0) if num_output <= 1 else 0,
+            num_cached_tokens=(sequence.num_cached or 0) if num_output <= len(new) else 0,
             finish_reason=reason,
             timings=sequence.timings if reason or is_first else None,
         )

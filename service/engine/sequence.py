@@ -10,6 +10,7 @@ from collections.abc import Sequence as ListLike
 from model.batch import Context, Row, Scoring, TokenLogprobs
 from service.engine.blocks import page_hash, root_hash
 from service.engine.grammar import Constraint
+from service.engine.lookup import Lookup
 from service.engine.messages import FinishReason, Request, Timings
 
 
@@ -35,6 +36,7 @@ class Sequence:
         self.prompt_logprobs: list[TokenLogprobs] = []
         self.embedding: list[float] = []
         """Of the tokens computed so far."""
+        self.lookup = Lookup()
         self.num_preemptions = 0
         self.arrived = now
         self.admitted = 0.0
@@ -90,7 +92,15 @@ class Sequence:
         if self._constraint is not None:
             self._constraint.push([token_id])
 
-    def row(self, num_tokens: int) -> Row:
+    def guesses(self, *, most: int) -> ListLike[int]:
+        """What may follow its tokens; nothing if penalties, a grammar and the like have a say in
+        that. It never goes on beyond max_tokens."""
+        if self._has_context:
+            return ()
+        left = self.request.max_tokens - self.num_output - 1
+        return self.lookup.guess(self.token_ids, most=min(most, left))
+
+    def row(self, num_tokens: int, guesses: ListLike[int] = ()) -> Row:
         """The next num_tokens pending tokens as a row; the last pending token brings a new one,
         unless none is wanted."""
         end = self.num_computed + num_tokens
@@ -104,6 +114,7 @@ class Sequence:
             self._context() if draws else None,
             self._scoring(end) if self.scores_prompt else None,
             self.request.pooling,
+            guesses,
         )
 
     def _context(self) -> Context | None:
