@@ -15,8 +15,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-import openvino_genai as genai  # type: ignore[import-not-found]
 from aiohttp import web  # type: ignore[import-not-found]
+from openvino_genai import py_openvino_genai as genai  # type: ignore[import-not-found]
 
 GIL_PAUSE_SECONDS = 0.0005
 """step() holds the interpreter's lock: this lets the thread that writes to sockets have it."""
@@ -58,9 +58,9 @@ class Engine:
         prompt = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True)
         config = self._pipeline.get_config()
         config.do_sample, config.max_new_tokens, config.ignore_eos = False, max_tokens, ignore_eos
-        handle = self._pipeline.add_request(next(self._ids), prompt, config)
-        num_prompt_tokens = self.tokenizer.encode(prompt).input_ids.shape[1]
-        stream = Stream(handle, asyncio.get_running_loop(), num_prompt_tokens)
+        ids = self.tokenizer.encode(prompt, add_special_tokens=False).input_ids
+        handle = self._pipeline.add_request(next(self._ids), ids, config)
+        stream = Stream(handle, asyncio.get_running_loop(), ids.shape[1])
         self._streams.append(stream)
         self._has_work.set()
         return stream
