@@ -3,6 +3,15 @@
 Inference only, over a ragged batch whose keys and values go to a paged cache. Knows no rows,
 sampling or files; what differs between models is in ModelConfig.
 
+Where the parts are that the first Transformer (arXiv:1706.03762, figure 1) is made of:
+
+    embedding               Transformer.embedding
+    positional encoding     Transformer._embedded; rotations are in Attention
+    multi-head attention    Attention; scaled dot product and masks: model.attention, model.masks
+    add & norm              Block._added
+    feed forward            FeedForward
+    linear, softmax         Transformer.head; the softmax comes with drawing: model.sampling
+
 Shapes: T packed tokens, S rows of the output, W model width, H query heads, K key-value heads,
 J = 2K (keys' heads, then values'), D head dimension, F feed-forward width, V vocabulary,
 E experts, A active ones.

@@ -5,12 +5,14 @@ of keys as of queries, norms behind the sums, ReLU between two layers with biase
 """
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from model import transformer
 from model.batch import Row
 from model.config import ModelConfig
 from model.packing import pack
@@ -109,6 +111,17 @@ def test_it_is_pytorch_s_own_encoder_under_a_causal_mask() -> None:
     for ours, ids in zip(torch.split(logits, list(map(len, PROMPTS))), PROMPTS, strict=True):
         # The angles are float32, as those of rotary positions.
         torch.testing.assert_close(ours, their_logits(model, ids), atol=1e-4, rtol=1e-4)
+
+
+def test_the_guide_to_the_paper_names_what_is_there() -> None:
+    document = transformer.__doc__ or ""
+    guide = document.split("is made of:")[1].split("Shapes:")[0]
+    parts = re.findall(r"^ {4}[a-z &,-]+?  +([A-Z]\w+)(?:\.(\w+))?", guide, re.MULTILINE)
+    assert len(parts) == 6
+    model = random_model()
+    for class_name, member in parts:
+        found = getattr(transformer, class_name)
+        assert not member or hasattr(found, member) or hasattr(model, member)
 
 
 @pytest.mark.parametrize("unrotated", [True, False])
