@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
 
+import pytest
 import torch
 from hypothesis import Phase, given, settings, strategies as st
 from msgspec.structs import replace
@@ -246,6 +247,23 @@ def test_preempted_is_not_preempted(data: st.DataObject, num_pages: int) -> None
     trial = Trial(num_pages=num_pages, max_batch_tokens=data.draw(st.sampled_from([8, 40, 512])))
     check_all(wanted, trial.run((0, request) for request in wanted))
     assert trial.counts["preempted"] > 0
+
+
+@pytest.mark.parametrize(("num_pages", "preempts"), [(160, False), (90, True)])
+def test_a_seed_draws_the_same_among_63_others(num_pages: int, preempts: bool) -> None:
+    """All at work at once, each with a seed of its own; and where there isn't room for all."""
+    wanted = [
+        Request(
+            id=f"request-{index}",
+            prompt_ids=[index, *TEXTS[index % 2][:11]],
+            max_tokens=12,
+            sampling=SamplingParams(temperature=1.5, top_p=0.95, seed=index - 32, num_logprobs=1),
+        )
+        for index in range(64)
+    ]
+    trial = Trial(num_pages=num_pages, max_batch_tokens=2048, max_sequences=64)
+    check_all(wanted[::4], trial.run((0, request) for request in wanted))
+    assert (trial.counts["preempted"] > 0) == preempts
 
 
 @some_examples(10)
