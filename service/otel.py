@@ -76,17 +76,22 @@ def open_tracer(endpoint: str) -> Iterator["OtelTracer | None"]:
     if not INSTALLED:
         remedy = "traces need an optional package: pip install 'octavo[otel]'"
         raise ConfigError(f"--otlp-endpoint is {endpoint!r}: {remedy}")
-    provider = TracerProvider(resource=describe_us(), shutdown_on_exit=False)
-    tracer = provider.get_tracer("octavo", version("octavo"))
-    if isinstance(tracer, api.NoOpTracer):
-        yield None
-        return
-    exporter = OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces")
-    provider.add_span_processor(BatchSpanProcessor(exporter))
     try:
-        yield OtelTracer(tracer)
+        provider = make_provider(endpoint)
+    except ValueError as error:
+        raise ConfigError(f"a variable OTEL_* can't be used: {error}") from None
+    tracer = provider.get_tracer("octavo", version("octavo"))
+    try:
+        yield None if isinstance(tracer, api.NoOpTracer) else OtelTracer(tracer)
     finally:
         wait({start_daemon(provider.shutdown)}, timeout=FLUSH_SECONDS)
+
+
+def make_provider(endpoint: str) -> "TracerProvider":
+    exporter = OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces")
+    provider = TracerProvider(resource=describe_us(), shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    return provider
 
 
 def describe_us() -> "Resource":

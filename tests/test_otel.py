@@ -12,6 +12,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 
 from service import otel
+from service.config import ConfigError
 from service.engine.messages import Event, Request, Timings
 from tests.fakes import Client, FakeEngine, fail_after, hang_after, read_metric
 
@@ -257,6 +258,20 @@ def test_it_is_called_octavo_unless_the_environment_says_otherwise(
     attributes = otel.describe_us().attributes
     assert (attributes["service.name"], attributes["service.version"]) == ("mine", "7")
     assert attributes["host.name"] == "here"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("OTEL_BSP_MAX_QUEUE_SIZE", "-3"), ("OTEL_BSP_SCHEDULE_DELAY", "-1")]
+)
+def test_a_variable_that_cannot_be_used_is_one_line(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    with (
+        pytest.raises(ConfigError, match=r"a variable OTEL_\* can't be used: .* positive"),
+        otel.open_tracer("http://127.0.0.1:1"),
+    ):
+        pass
 
 
 def test_the_sdk_may_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
