@@ -37,6 +37,7 @@ from model.native.library import builds
 from model.native.transformer import is_native, load_native
 from model.packing import RaggedBatch, pack
 from model.sampling import logprobs_of
+from model.vocabulary import num_tokens
 from model.weights.load import Report, load_model
 
 SCORED_AT_ONCE = 64
@@ -75,12 +76,20 @@ class TorchRunner:
     """Fulfils model.batch.Runner."""
 
     def __init__(
-        self, model: Model, cache: Cache, *, max_model_len: int, kernels: Kernels = PLAIN
+        self,
+        model: Model,
+        cache: Cache,
+        *,
+        max_model_len: int,
+        kernels: Kernels = PLAIN,
+        num_tokens: int | None = None,
     ) -> None:
+        """num_tokens: of the tokenizer, where that may have fewer than the model has rows for."""
         self.device, self.attention = "cpu", kernels.attention_name
         self.page_size = cache.page_size
         self.num_pages = cache.num_pages
-        self.vocab_size = model.config.vocab_size
+        vocab_size = model.config.vocab_size
+        self.vocab_size = min(num_tokens or vocab_size, vocab_size)
         self.max_model_len = max_model_len
         self._model = model
         self._cache = cache
@@ -99,7 +108,7 @@ class TorchRunner:
         x_TW = self._model.hidden(packed, self._cache)
         ends = packed.query_lens_S.cumsum(0).tolist()
         drawing = [(row, end) for row, end in zip(rows, ends, strict=True) if row.sampling]
-        logits_SV = self._model.logits(x_TW[_drawn_at(drawing)])
+        logits_SV = self._logits(x_TW[_drawn_at(drawing)])
         computed_at = time.perf_counter()
         drawn = iter(self._sample(logits_SV, [row for row, _ in drawing]))
         sampled: list[SampledToken | None] = [None] * len(rows)
@@ -124,6 +133,10 @@ class TorchRunner:
         }
         return StepOutput(sampled, scores, pooled, phases, followers)
 
+    def _logits(self, x_SW: Tensor) -> Tensor:
+        """Of what is a token, and not of rows that but fill up the matrix."""
+        return self._model.logits(x_SW)[:, : self.vocab_size]
+
     def _sample(self, logits_SV: Tensor, rows: list[Row]) -> list[SampledToken]:
         """After a row's last token, and after each guess."""
         draws = [
@@ -140,7 +153,7 @@ class TorchRunner:
         scores: list[TokenLogprobs] = []
         for start in range(0, len(scoring.token_ids), SCORED_AT_ONCE):
             ids = scoring.token_ids[start : start + SCORED_AT_ONCE]
-            logits_SV = self._model.logits(x_QW[start : start + len(ids)]).float()
+            logits_SV = self._logits(x_QW[start : start + len(ids)]).float()
             counts = [scoring.num_logprobs] * len(ids)
             scores += logprobs_of(logits_SV, torch.tensor(ids), counts).values()
         return scores
@@ -186,7 +199,13 @@ def load_runner(
     num_pages = affordable_pages(loaded.page_bytes, memory=kv_cache_memory, most=most)
     cache = loaded.allocate(config, num_pages=num_pages)
     max_model_len = _affordable_len(config, max_model_len, cache)
-    runner = TorchRunner(loaded.model, cache, max_model_len=max_model_len, kernels=loaded.kernels)
+    runner = TorchRunner(
+        loaded.model,
+        cache,
+        max_model_len=max_model_len,
+        kernels=loaded.kernels,
+        num_tokens=num_tokens(path),
+    )
     progress("warm-up", "", 0.0)
     runner.warm_up()
     return runner

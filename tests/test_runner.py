@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,23 @@ def prompt(length: int, sequence: int, sampling: SamplingParams | None = GREEDY)
 
 def token_ids(sampled: Sequence[SampledToken | None]) -> list[int | None]:
     return [None if token is None else token.token_id for token in sampled]
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SamplingParams(temperature=9.0, num_logprobs=5)])
+def test_an_id_that_is_no_token_is_never_drawn(sampling: SamplingParams) -> None:
+    model = random_transformer(dtype=torch.float32)
+    with torch.no_grad():
+        model.head.weight[3:] *= 50.0  # by far the likeliest, or the least likely
+    cache = empty_cache(model, num_pages=40)
+    runner = TorchRunner(model, cache, max_model_len=256, num_tokens=3)
+    assert runner.vocab_size == 3
+    rows = [
+        Row([i % 3, 1], 0, range(4 * i, 4 * i + 4), replace(sampling, seed=i)) for i in range(9)
+    ]
+    for token in runner.run(Batch(rows)).sampled:
+        assert token is not None
+        assert token.token_id < 3
+        assert all(i < 3 for i, _ in (token.logprobs.top if token.logprobs else ()))
 
 
 def test_a_row_that_samples_nothing_yields_none(runner: TorchRunner) -> None:
