@@ -179,7 +179,8 @@ def simulate(*, config: SimulationConfig) -> None:
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
 )
 def bench(context: typer.Context) -> None:
-    """Measure a server under load, and write a report. Its options: octavo bench --help."""
+    """Measure a server under load, and write a report; or, by `bench step`, the model alone. Their
+    options: octavo bench --help, octavo bench step --help."""
     load.run(context.args)
 
 

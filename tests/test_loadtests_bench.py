@@ -18,9 +18,11 @@ import pytest
 from loadtests import server
 from loadtests.errors import BenchError
 from loadtests.stream import Target
+from model.native.library import PHASES
 from service import bench, cli
 from service.errors import CommandError
 from tests.fake_openai import MODEL, OneAtATime, running, written
+from tests.tiny_llama import transformers_llama
 
 ROOT = Path(__file__).parent.parent
 SECONDS = 120
@@ -109,6 +111,25 @@ def test_a_file_that_is_no_report_is_a_line(tmp_path: Path) -> None:
     done = octavo_bench("--compare", file, file, "--out", tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith(f"octavo bench: {file} is no report of octavo bench: ")
+
+
+def test_a_step_is_taken_apart(tmp_path: Path) -> None:
+    transformers_llama().save_pretrained(tmp_path)
+    done = octavo_bench(
+        *("step", tmp_path, "--batch", "1,3", "--context", "20", "--prompt", "30", "--runs", "2")
+    )
+    assert done.returncode == 0, done.stderr
+    machine, phases, *shapes = done.stdout.splitlines()
+    assert "threads; floor" in machine
+    assert phases.split()[7:] == [*PHASES, "pack", "sample", "floor", "GMAC/s"]
+    assert [line.split()[:5] for line in shapes] == [
+        ["1", "x", "1", "@", "20"],
+        ["3", "x", "1", "@", "20"],
+        ["1", "x", "30", "@", "0"],
+    ]
+    for line in shapes:
+        total, *parts = map(float, line.split()[5:-2])
+        assert 0 < sum(parts) <= total * 1.1 + len(parts)
 
 
 def test_locust_shows_first_tokens_gaps_and_tokens(tmp_path: Path) -> None:

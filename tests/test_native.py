@@ -20,6 +20,7 @@ from model.native.transformer import NativeTransformer, is_native
 from model.packing import pack
 from model.runner import TorchRunner, load_runner
 from model.transformer import Transformer
+from model.weights.names import num_parameters
 from tests.tiny_llama import CONFIG, random_transformer, transformers_llama
 
 WIDE = replace(CONFIG, hidden_size=192, intermediate_size=320, head_dim=32, tied_head=False)
@@ -229,14 +230,28 @@ def test_phases_are_timed_when_asked_to() -> None:
     assert min(model.take_seconds(timed=False).values()) > 0
 
 
-def test_a_processor_gets_the_fastest_build_that_it_can_run(tmp_path: Path) -> None:
+def test_a_step_reads_each_matrix_once() -> None:
+    """Of 8 bits, with a scale of two bytes for each 64, and padded to whole groups and blocks."""
+    config = replace(CONFIG, hidden_size=64, intermediate_size=128, num_heads=8)
+    model = native(random_transformer(config, dtype=torch.float32), builds()[0])
+    num_weights = num_parameters(config) - (2 * config.num_layers + 1) * config.hidden_size
+    assert model.bytes_read == num_weights * (1 + 2 / 64)
+
+
+def test_a_processor_gets_the_fastest_build_that_it_can_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cpuinfo = tmp_path / "cpuinfo"
-    for build in ("avx2", "plain"):
+    for build in ("amx", "avx2", "plain"):
         (tmp_path / f"octavo_{build}.so").touch()
     v3 = "avx avx2 bmi1 bmi2 f16c fma abm movbe xsave"
     v4 = f"{v3} avx512f avx512bw avx512cd avx512dq avx512vl avx512_vnni avx512_bf16"
     for flags, expected in [(v4, ["avx2", "plain"]), (v3, ["avx2", "plain"]), ("sse2", ["plain"])]:
         cpuinfo.write_text(f"processor : 0\nflags : fpu {flags}\n")
+        assert builds(tmp_path, cpuinfo) == expected
+    cpuinfo.write_text(f"flags : {v4} amx_tile amx_bf16\n")
+    for granted, expected in [(True, ["amx", "avx2", "plain"]), (False, ["avx2", "plain"])]:
+        monkeypatch.setattr("model.native.library._grants_tiles", lambda granted=granted: granted)
         assert builds(tmp_path, cpuinfo) == expected
     cpuinfo.write_text("processor : 0\n")
     assert builds(tmp_path, cpuinfo) == ["plain"]

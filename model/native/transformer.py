@@ -147,6 +147,15 @@ class NativeTransformer:
         weight_W = self._tensors["norm"]
         return rms_norm(x_TW, weight_W.shape, weight_W, self.config.norm_eps)
 
+    @property
+    def bytes_read(self) -> int:
+        """By a step of any size: all matrices, once."""
+        return sum(
+            tensor.nbytes
+            for name, tensor in self._tensors.items()
+            if name.endswith((".codes", ".scales"))
+        )
+
     def take_seconds(self, *, timed: bool) -> dict[str, float]:
         """By phase, since the last call; zeros unless that asked for them."""
         seconds = (c_double * len(PHASES))()
