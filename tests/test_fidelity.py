@@ -3,20 +3,17 @@
 Transformers reads the file by itself, so that both our reading and our arithmetic are tested.
 """
 
-import functools
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import gguf
 import pytest
 import torch
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
-from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+from transformers import LlamaForCausalLM
 
 from model.batch import Batch, Row, SamplingParams
 from model.config import load_config
@@ -28,6 +25,7 @@ from model.weights.gguf import read_header
 from model.weights.load import load_model
 from service.text.tokenizer import Tokenizer
 from tests.served import at_once, serve, streamed_at_once
+from tests.smollm2 import load_by_transformers
 
 pytestmark = pytest.mark.slow
 
@@ -80,28 +78,7 @@ def ours(smollm2_path: Path) -> Transformer:
 
 @pytest.fixture(scope="module")
 def theirs(smollm2_path: Path) -> LlamaForCausalLM:
-    """What from_pretrained(…, gguf_file=…) does, which also wants the package accelerate."""
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=49152,
-            hidden_size=576,
-            intermediate_size=1536,
-            num_hidden_layers=30,
-            num_attention_heads=9,
-            num_key_value_heads=3,
-            max_position_embeddings=8192,
-            rms_norm_eps=1e-5,
-            tie_word_embeddings=True,
-            rope_parameters={"rope_type": "default", "rope_theta": 100_000.0},
-        )
-    )
-    with pytest.MonkeyPatch.context() as patch:  # it would make the same map 397 times
-        patch.setattr(gguf, "get_tensor_name_map", functools.cache(gguf.get_tensor_name_map))
-        checkpoint = load_gguf_checkpoint(smollm2_path, return_tensors=True, model_to_load=model)
-    outcome = model.load_state_dict(checkpoint["tensors"], strict=False)
-    assert outcome.missing_keys == ["lm_head.weight"]  # tied
-    assert not outcome.unexpected_keys
-    return model
+    return load_by_transformers(smollm2_path)
 
 
 @pytest.fixture(scope="module")
