@@ -54,13 +54,13 @@ class Sampler:
         """One token a row; positions are those that the drawn tokens will have."""
         logits_SV = logits_SV.float()
         adjusted_SV = adjusted(logits_SV, params, contexts or [None] * len(params))
-        ids_S = self._draw(adjusted_SV, list(zip(positions, params, strict=True)))
+        ids_S = self.draw(adjusted_SV, list(zip(positions, params, strict=True)))
         logprobs = logprobs_of(logits_SV, ids_S, [p.num_logprobs for p in params])
         return [
             SampledToken(token_id, logprobs.get(row)) for row, token_id in enumerate(ids_S.tolist())
         ]
 
-    def _draw(self, logits_SV: torch.Tensor, draws: Sequence[Draw]) -> torch.Tensor:
+    def draw(self, logits_SV: torch.Tensor, draws: Sequence[Draw]) -> torch.Tensor:
         """Each way to draw runs once, over the rows that want it, or not at all."""
         rows_by_way: dict[Callable[..., torch.Tensor], list[int]] = {}
         for row, (_, params) in enumerate(draws):

@@ -124,7 +124,7 @@ def _poisoned(
     device: torch.device,
 ) -> LayerCache:
     config = replace(
-        CONFIG, num_layers=1, num_kv_heads=num_kv_heads, head_dim=head_dim, positions="learned"
+        CONFIG, num_layers=1, num_heads=num_kv_heads, num_kv_heads=num_kv_heads, head_dim=head_dim
     )
     cache = KVCache.allocate(
         config, num_pages=num_pages, page_size=page_size, dtype=dtype, device=device
