@@ -23,7 +23,7 @@ OPTIONS = ["-std=gnu11", "-O3", "-Wall", "-Wextra", "-Wno-psabi", "-fPIC", "-sha
 X86_TARGETS = {
     "amx": [
         *("-march=x86-64-v4", "-mavx512vnni", "-mavx512bf16"),
-        *("-mamx-tile", "-mamx-bf16"),
+        *("-mamx-tile", "-mamx-int8", "-mamx-bf16"),
     ],
     "avx512bf16": ["-march=x86-64-v4", "-mavx512vnni", "-mavx512bf16"],
     "avx512vnni": ["-march=x86-64-v4", "-mavx512vnni"],

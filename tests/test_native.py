@@ -249,7 +249,7 @@ def test_a_processor_gets_the_fastest_build_that_it_can_run(
     for flags, expected in [(v4, ["avx2", "plain"]), (v3, ["avx2", "plain"]), ("sse2", ["plain"])]:
         cpuinfo.write_text(f"processor : 0\nflags : fpu {flags}\n")
         assert builds(tmp_path, cpuinfo) == expected
-    cpuinfo.write_text(f"flags : {v4} amx_tile amx_bf16\n")
+    cpuinfo.write_text(f"flags : {v4} amx_tile amx_int8 amx_bf16\n")
     for granted, expected in [(True, ["amx", "avx2", "plain"]), (False, ["avx2", "plain"])]:
         monkeypatch.setattr("model.native.library._grants_tiles", lambda granted=granted: granted)
         assert builds(tmp_path, cpuinfo) == expected

@@ -22,7 +22,6 @@ class Quantized(Structure):
         ("scales", c_void_p),
         ("offsets", c_void_p),
         ("sums", c_void_p),
-        ("tile_codes", c_void_p),
     )
 
 
@@ -80,9 +79,7 @@ class Bench:
             np.zeros((num_rows, self.width // INPUT_GROUP), kind) for kind in (np.float32, np.int32)
         )
         sums = np.zeros(scales.shape, np.uint16)
-        tile_codes = np.zeros(codes.shape, np.uint16)
-        arrays = (codes, scales, offsets, sums, tile_codes)
-        parts = Quantized(*(array.ctypes.data for array in arrays))
+        parts = Quantized(*(part.ctypes.data for part in (codes, scales, offsets, sums)))
         for row, x_K in enumerate(np.ascontiguousarray(x_TK)):
             self.library.quantize_row(
                 x_K.ctypes.data, self.num_values, row, byref(parts), self.width

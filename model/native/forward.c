@@ -48,7 +48,6 @@ static size_t divide(Step *step, char *memory)
     step->inputs.scales = part(memory, &used, T * K / INPUT_GROUP, sizeof(float));
     step->inputs.offsets = part(memory, &used, T * K / INPUT_GROUP, sizeof(int32_t));
     step->inputs.sums = part(memory, &used, T * K / INPUT_GROUP, sizeof(uint16_t));
-    step->inputs.tile_codes = part(memory, &used, T * K, sizeof(uint16_t));
     step->tiles = part(memory, &used, (size_t)step->num_tiles, sizeof(Tile));
     return used;
 }

@@ -23,7 +23,7 @@ PHASES = ("norm", "qkv", "rotate", "attend", "output", "gate_up", "down", "head"
 V3 = frozenset(["avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"])
 V4 = V3 | frozenset(["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"])
 NEEDED_FLAGS = {
-    "amx": V4 | {"avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16"},
+    "amx": V4 | {"avx512_vnni", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16"},
     "avx512bf16": V4 | {"avx512_vnni", "avx512_bf16"},
     "avx512vnni": V4 | {"avx512_vnni"},
     "avx2": V3,

@@ -17,7 +17,6 @@ typedef struct {
     const float *scales;
     const int32_t *offsets;
     const uint16_t *sums;
-    const uint16_t *tile_codes;
     int num_inputs;
 } Rows;
 
@@ -25,7 +24,7 @@ INLINE Rows rows_from(const Rows *rows, int first)
 {
     const size_t K = (size_t)rows->num_inputs, G = K / INPUT_GROUP, row = (size_t)first;
     return (Rows){rows->codes + row * K, rows->scales + row * G, rows->offsets + row * G,
-                  rows->sums + row * G, rows->tile_codes + row * K, rows->num_inputs};
+                  rows->sums + row * G, rows->num_inputs};
 }
 
 /* Of a matrix, LANES outputs; or, with twice the codes and scales, two such blocks in a row. */

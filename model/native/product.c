@@ -31,8 +31,8 @@ static void multiply_blocks(const Job *job, int index, int count, int first, int
     const size_t K = (size_t)matrix->num_inputs, is_small = matrix->bits == 4;
     const size_t codes_each = K * LANES >> is_small;
     const size_t scales_each = K / WEIGHT_GROUP * LANES << 2 * is_small;
-    const Rows whole = {inputs->codes, inputs->scales,  inputs->offsets,
-                        inputs->sums,  inputs->tile_codes, matrix->num_inputs};
+    const Rows whole = {inputs->codes, inputs->scales, inputs->offsets, inputs->sums,
+                        matrix->num_inputs};
     const Rows rows = rows_from(&whole, first);
     Block block = {matrix->codes + index * codes_each, matrix->scales + index * scales_each};
     int done = multiply_by_tiles(matrix->bits, &rows, num_rows, block, count, y);

@@ -42,8 +42,6 @@ typedef struct {
     float *scales;    /* [T][K / INPUT_GROUP] */
     int32_t *offsets; /* -128 times the sum of a group's codes, which undoes the weights' + 128 */
     uint16_t *sums;   /* of a group's inputs, for the least weights; bfloat16 */
-    uint16_t *tile_codes; /* [T][K], as bfloat16, of four the middle two swapped: as the tile unit
-                             meets the weights. Without such a unit they aren't written */
 } Quantized;
 
 /* What becomes of a product y[t][n]. */

@@ -5,18 +5,10 @@
 
 #define LARGEST_CODE 127
 
-/* LANES codes of a group. */
-INLINE void store_codes(i32x16 codes, int8_t *to, uint16_t *tile_codes)
+INLINE void store_codes(i32x16 codes, int8_t *to)
 {
     i8x16 bytes = __builtin_convertvector(codes, i8x16);
     memcpy(to, &bytes, sizeof bytes);
-#ifdef __AMX_BF16__
-    f32x16 x = __builtin_convertvector(codes, f32x16);
-    x = __builtin_shuffle(x, (i32x16){0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15});
-    store_bf16(tile_codes, x);
-#else
-    (void)tile_codes;
-#endif
 }
 
 /* Group g of a row; of its values, those from num_values on count as 0. */
@@ -30,8 +22,8 @@ static void quantize_group(const float *x, int num_values, const Quantized *to, 
     float codes_per_unit = most > 0 ? LARGEST_CODE / most : 0;
     i32x16 low_codes = rounded(low * codes_per_unit), high_codes = rounded(high * codes_per_unit);
     const size_t at = g * INPUT_GROUP;
-    store_codes(low_codes, to->codes + at, to->tile_codes + at);
-    store_codes(high_codes, to->codes + at + LANES, to->tile_codes + at + LANES);
+    store_codes(low_codes, to->codes + at);
+    store_codes(high_codes, to->codes + at + LANES);
     float codes_total = sum(__builtin_convertvector(low_codes + high_codes, f32x16));
     to->scales[g] = most / LARGEST_CODE;
     to->offsets[g] = -128 * (int32_t)codes_total;
