@@ -19,6 +19,7 @@ $(NODE_CLIENTS)/installed: $(wildcard tests/clients/node/package*.json) | $(VENV
 
 $(HEAVY_CLIENTS)/installed: tests/clients/heavy-constraints.txt
 	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --disable-pip-version-check --constraint constraints.txt pip
 	$(@D)/bin/python -m pip install --disable-pip-version-check \
 	    --constraint tests/clients/heavy-constraints.txt --group clients-heavy
 	touch $@
