@@ -70,16 +70,13 @@ def test_any_ragged_batch_is_as_one_query_at_a_time(
 
 @pytest.mark.parametrize("cache_dtype", [None, FLOAT8], ids=["", "float8"])
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
-@pytest.mark.parametrize("head_dim", [64, 80])
-def test_any_dtype(head_dim: int, dtype: torch.dtype, cache_dtype: torch.dtype | None) -> None:
-    case = Case(
-        ((1, 90), (5, 60)), head_dim=head_dim, dtype=dtype, cache_dtype=cache_dtype, device=DEVICE
-    )
+def test_any_dtype(dtype: torch.dtype, cache_dtype: torch.dtype | None) -> None:
+    case = Case(((1, 90), (5, 60)), dtype=dtype, cache_dtype=cache_dtype, device=DEVICE)
     agree(case)
     agree(case, window=33, softcap=2.0)
 
 
-@pytest.mark.parametrize("head_dim", [96, 128, 256])
+@pytest.mark.parametrize("head_dim", [80, 128, 256])
 def test_any_head_dim(head_dim: int) -> None:
     agree(Case(((1, 90), (5, 60)), head_dim=head_dim, device=DEVICE))
 
@@ -131,15 +128,13 @@ def test_every_query_of_longer_rows_is_in_one_tile() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "cache_dtype"),
     [
-        {},
-        {"head_dim": 80, "num_kv_heads": 3, "attention_softcap": 3.0, "attention_scale": 0.1},
-        {"head_dim": 64, "sliding_window": 40, "local_layers": frozenset({0})},
+        ({"num_kv_heads": 3, "attention_softcap": 3.0, "attention_scale": 0.1}, torch.float16),
+        ({"head_dim": 64, "sliding_window": 40, "local_layers": frozenset({0})}, FLOAT8),
     ],
-    ids=["plain", "softcap", "window"],
+    ids=["softcap", "window, float8"],
 )
-@pytest.mark.parametrize("cache_dtype", [torch.float16, FLOAT8], ids=str)
 def test_it_passes_the_self_test(
     monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], cache_dtype: torch.dtype
 ) -> None:

