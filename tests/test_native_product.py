@@ -78,7 +78,7 @@ class Bench:
         scales, offsets = (
             np.zeros((num_rows, self.width // INPUT_GROUP), kind) for kind in (np.float32, np.int32)
         )
-        sums = np.zeros(scales.shape, np.uint16)
+        sums = np.zeros((num_rows, -(-scales.shape[1] // 16) * 16), np.uint16)
         parts = Quantized(*(part.ctypes.data for part in (codes, scales, offsets, sums)))
         for row, x_K in enumerate(np.ascontiguousarray(x_TK)):
             self.library.quantize_row(

@@ -47,7 +47,7 @@ static size_t divide(Step *step, char *memory)
     step->inputs.codes = part(memory, &used, T * K, 1);
     step->inputs.scales = part(memory, &used, T * K / INPUT_GROUP, sizeof(float));
     step->inputs.offsets = part(memory, &used, T * K / INPUT_GROUP, sizeof(int32_t));
-    step->inputs.sums = part(memory, &used, T * K / INPUT_GROUP, sizeof(uint16_t));
+    step->inputs.sums = part(memory, &used, T * num_sums((int)K), sizeof(uint16_t));
     step->tiles = part(memory, &used, (size_t)step->num_tiles, sizeof(Tile));
     return used;
 }

@@ -24,7 +24,7 @@ INLINE Rows rows_from(const Rows *rows, int first)
 {
     const size_t K = (size_t)rows->num_inputs, G = K / INPUT_GROUP, row = (size_t)first;
     return (Rows){rows->codes + row * K, rows->scales + row * G, rows->offsets + row * G,
-                  rows->sums + row * G, rows->num_inputs};
+                  rows->sums + row * num_sums(rows->num_inputs), rows->num_inputs};
 }
 
 /* Of a matrix, LANES outputs; or, with twice the codes and scales, two such blocks in a row. */

@@ -70,24 +70,23 @@ INLINE void multiply_two_groups(const int num_rows, f32x16 *total, const Rows *r
 }
 
 /* What the least weights add: pairs of groups' sums times pairs of least weights. The tile unit, if
- * there is one, adds up the first of up to sixteen pairs and the second ones, then both; so do these.
- */
+ * there is one, takes some pairs at once and adds up their firsts and their seconds; so do these. */
 INLINE void multiply_least(const int num_rows, f32x16 *total, const Rows *rows,
                            const uint16_t *scales)
 {
-    const int G = rows->num_inputs / INPUT_GROUP;
+    const int G = rows->num_inputs / INPUT_GROUP, S = num_sums(rows->num_inputs);
     f32x16 first[MOST_ROWS], second[MOST_ROWS];
     for (int row = 0; row < num_rows; row++)
         total[row] = first[row] = second[row] = all(0);
     for (int g = 0; g < G; g += 2) {
         u32x16 least = load_bits(scales + (2 * g + 2) * LANES);
         for (int row = 0; row < num_rows; row++) {
-            uint32_t sums = load_word(rows->sums + row * G + g);
+            uint32_t sums = load_word(rows->sums + row * S + g);
 #ifdef __AMX_BF16__
             u32x16 both = (u32x16)all_words((int32_t)sums);
             first[row] += (f32x16)(both << 16) * (f32x16)(least << 16);
             second[row] += (f32x16)(both & 0xFFFF0000u) * (f32x16)(least & 0xFFFF0000u);
-            if (g % 32 == 30 || g + 2 == G) {
+            if ((g + 2) % SUMS_AT_ONCE == 0 || g + 2 == G) {
                 total[row] += first[row] + second[row];
                 first[row] = second[row] = all(0);
             }

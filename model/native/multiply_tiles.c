@@ -65,6 +65,7 @@ INLINE void scale_tile(const int bits, const Rows *rows, int row, int num_rows, 
     const size_t at = (size_t)row * G + k / INPUT_GROUP;
     const float *scales = rows->scales + at;
     const int32_t *offsets = rows->offsets + at;
+#pragma GCC unroll 2 /* more would take more registers for addresses than there are */
     for (int i = 0; i < num_rows; i++, scales += G, offsets += G) {
         i32x16 first = sums->group[0][i], second = sums->group[1][i];
         if (bits == 4) {
@@ -117,19 +118,21 @@ INLINE void multiply(const int bits, const int num_blocks, const Rows *rows, int
     }
 }
 
-/* What the least weights of a block add. */
-static void multiply_least(const Rows *rows, int num_rows, int rows_each, Block block, f32x16 *out)
+/* What the least weights of a block add; out is all that was there before. */
+static void multiply_least(const Rows *rows, int num_rows, int rows_each, const uint16_t *scales,
+                           f32x16 *out)
 {
-    const int G = rows->num_inputs / INPUT_GROUP;
-    for (int g = 0; g < G; g += 2 * TILE_ROWS) {
-        int pairs = (G - g < 2 * TILE_ROWS ? G - g : 2 * TILE_ROWS) / 2;
-        shape_tiles(rows_each, pairs, pairs);
-        _tile_loadd(4, block.scales + (2 * g + 2) * LANES, 4 * LANES * sizeof(uint16_t));
+    const int G = rows->num_inputs / INPUT_GROUP, S = num_sums(rows->num_inputs);
+    for (int g = 0; g < G; g += SUMS_AT_ONCE) {
+        u32x16 least[SUMS_AT_ONCE / 2] = {};
+        for (int i = 0; 2 * i < SUMS_AT_ONCE && g + 2 * i < G; i++)
+            least[i] = load_bits(scales + (2 * g + 4 * i + 2) * LANES);
+        _tile_loadd(4, least, sizeof *least);
         for (int row = 0; row < num_rows; row += rows_each) {
-            _tile_loadd(0, out + row, sizeof(f32x16));
-            _tile_loadd(2, rows->sums + (size_t)row * G + g, G * sizeof(uint16_t));
+            _tile_loadd(0, out + row, sizeof *out);
+            _tile_loadd(2, rows->sums + (size_t)row * S + g, S * sizeof(uint16_t));
             _tile_dpbf16ps(0, 2, 4);
-            _tile_stored(0, out + row, sizeof(f32x16));
+            _tile_stored(0, out + row, sizeof *out);
         }
     }
 }
@@ -139,13 +142,12 @@ INLINE void multiply_alike(int bits, const Rows *rows, int num_rows, const int r
                            Block block, int num_blocks, f32x16 *out)
 {
     const size_t scales_each = (size_t)rows->num_inputs / WEIGHT_GROUP * 4 * LANES;
-    for (int i = 0; i < num_blocks; i++) {
-        memset(out + i * ROWS_AT_ONCE, 0, sizeof(f32x16) * (size_t)num_rows);
-        const Block one = {block.codes, block.scales + i * scales_each};
-        if (bits == 4)
-            multiply_least(rows, num_rows, rows_each, one, out + i * ROWS_AT_ONCE);
-    }
     shape_tiles(rows_each, FOURS, FOURS);
+    for (int i = 0; i < num_blocks; i++) {
+        f32x16 *sums = memset(out + i * ROWS_AT_ONCE, 0, sizeof(f32x16) * (size_t)num_rows);
+        if (bits == 4)
+            multiply_least(rows, num_rows, rows_each, block.scales + i * scales_each, sums);
+    }
     if (bits == 4 && num_blocks == 2)
         multiply(4, 2, rows, num_rows, rows_each, block, out);
     else if (bits == 4)

@@ -19,6 +19,7 @@
 
 #define WEIGHT_GROUP 64
 #define INPUT_GROUP 32
+#define SUMS_AT_ONCE 16 /* of groups, which a row's are padded to with zeros */
 
 /* Block by block, so that a block's weights are read from end to end:
  *
@@ -41,8 +42,13 @@ typedef struct {
     int8_t *codes;    /* [T][K] */
     float *scales;    /* [T][K / INPUT_GROUP] */
     int32_t *offsets; /* -128 times the sum of a group's codes, which undoes the weights' + 128 */
-    uint16_t *sums;   /* of a group's inputs, for the least weights; bfloat16 */
+    uint16_t *sums;   /* [T][num_sums(K)], of a group's inputs, for the least weights; bfloat16 */
 } Quantized;
+
+static inline int num_sums(int num_inputs)
+{
+    return (num_inputs / INPUT_GROUP + SUMS_AT_ONCE - 1) / SUMS_AT_ONCE * SUMS_AT_ONCE;
+}
 
 /* What becomes of a product y[t][n]. */
 typedef enum {

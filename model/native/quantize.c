@@ -11,8 +11,9 @@ INLINE void store_codes(i32x16 codes, int8_t *to)
     memcpy(to, &bytes, sizeof bytes);
 }
 
-/* Group g of a row; of its values, those from num_values on count as 0. */
-static void quantize_group(const float *x, int num_values, const Quantized *to, size_t g)
+/* Group g of all rows' groups; of its values, those from num_values on count as 0. */
+static void quantize_group(const float *x, int num_values, const Quantized *to, size_t g,
+                           uint16_t *total)
 {
     float padded[INPUT_GROUP] = {0};
     if (num_values < INPUT_GROUP)
@@ -27,12 +28,15 @@ static void quantize_group(const float *x, int num_values, const Quantized *to, 
     float codes_total = sum(__builtin_convertvector(low_codes + high_codes, f32x16));
     to->scales[g] = most / LARGEST_CODE;
     to->offsets[g] = -128 * (int32_t)codes_total;
-    to->sums[g] = bf16(codes_total * to->scales[g]);
+    *total = bf16(codes_total * to->scales[g]);
 }
 
 void quantize_row(const float *x, int num_values, int row, Quantized *to, int num_inputs)
 {
     const size_t G = (size_t)num_inputs / INPUT_GROUP, first = (size_t)row * G;
+    uint16_t *sums = memset(to->sums + (size_t)row * num_sums(num_inputs), 0,
+                            sizeof(uint16_t) * num_sums(num_inputs));
     for (size_t g = 0; g < G; g++)
-        quantize_group(x + g * INPUT_GROUP, num_values - (int)g * INPUT_GROUP, to, first + g);
+        quantize_group(x + g * INPUT_GROUP, num_values - (int)g * INPUT_GROUP, to, first + g,
+                       sums + g);
 }
