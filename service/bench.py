@@ -9,14 +9,15 @@ import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 
+from service.engine.child import ENVIRONMENT
 from service.errors import CommandError
 
 NEEDED = ("loadtests", "benchmarks", "locust", "matplotlib")
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Become `python -m loadtests`, or `benchmarks.step` after the word `step`. -P: from this
-    installation, not from the current folder."""
+    """Become `python -m loadtests`, or `benchmarks.step` after the word `step`, which computes as
+    the engine's process does. -P: from this installation, not from the current folder."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise CommandError(
@@ -26,4 +27,5 @@ def run(arguments: Sequence[str]) -> None:
     module = "loadtests"
     if arguments[:1] == ["step"]:
         module, arguments = "benchmarks.step", arguments[1:]
-    os.execv(sys.executable, [sys.executable, "-P", "-m", module, *arguments])
+    command = [sys.executable, "-P", "-m", module, *arguments]
+    os.execve(sys.executable, command, ENVIRONMENT | os.environ)

@@ -172,13 +172,16 @@ def test_a_server_that_does_not_start_is_a_line(
         pass
 
 
-def test_bench_becomes_the_load_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("word", "module"), [((), "loadtests"), (("step",), "benchmarks.step")])
+def test_bench_becomes_the_program_that_measures(
+    monkeypatch: pytest.MonkeyPatch, word: tuple[str, ...], module: str
+) -> None:
     became: list[list[str]] = []
-    monkeypatch.setattr(os, "execv", lambda path, arguments: became.append(arguments))
-    monkeypatch.setattr(sys, "argv", ["octavo", "bench", "model", "--url=x", "--help", "-h"])
+    monkeypatch.setattr(os, "execve", lambda path, arguments, environment: became.append(arguments))
+    monkeypatch.setattr(sys, "argv", ["octavo", "bench", *word, "model", "--url=x", "--help", "-h"])
     with pytest.raises(SystemExit):
         cli.main()
-    command = [sys.executable, "-P", "-m", "loadtests"]
+    command = [sys.executable, "-P", "-m", module]
     assert became == [[*command, "model", "--url=x", "--help", "-h"]]
 
 
@@ -186,5 +189,7 @@ def test_bench_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         bench, "find_spec", lambda name: None if name != "matplotlib" else find_spec(name)
     )
-    with pytest.raises(CommandError, match=r"bench needs loadtests and locust: .* --group loadt"):
+    with pytest.raises(
+        CommandError, match=r"bench needs loadtests and benchmarks and locust: .* --group loadt"
+    ):
         bench.run([])
