@@ -162,6 +162,26 @@ def test_a_client_that_leaves_is_cancelled_at_once(stream: bool, n: int) -> None
     assert f'octavo_requests_total{{outcome="cancelled"}} {n}.0' in metrics
 
 
+def test_who_cancels_from_outside_is_told_so_even_if_the_client_has_left_too() -> None:
+    """Else a timeout around the app would be mistaken for the client's leaving."""
+
+    async def gone() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def slow_to_stop() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.Event().wait()
+
+    async def scenario() -> None:
+        async with asyncio.timeout(0.05):
+            await while_connected(slow_to_stop(), gone)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(scenario())
+
+
 def test_a_slow_reader_holds_its_stream_back() -> None:
     """Nothing is taken from the engine that the client has no room for."""
     taken = 0

@@ -30,14 +30,17 @@ def event(content: Any) -> bytes:
 
 
 async def while_connected(work: Coroutine[Any, Any, Result], receive: Receive) -> Result:
-    """The work's result. A client that leaves cancels it, and ClientDisconnect is raised."""
+    """The work's result. A client that leaves cancels it, and ClientDisconnect is raised; who
+    cancels from outside is told of that, whether the client has left or not."""
+    outside = asyncio.current_task()
+    assert outside is not None
     task = asyncio.create_task(work)
     watcher = asyncio.create_task(_until_disconnect(receive))
     watcher.add_done_callback(lambda _: task.cancel())
     try:
         return await task
     except asyncio.CancelledError:
-        if watcher.done():
+        if watcher.done() and not outside.cancelling():
             raise ClientDisconnect from None
         raise
     finally:
