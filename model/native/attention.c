@@ -171,15 +171,15 @@ void attend(Team *team, Attention *attention)
     share(team, attention->num_tiles * attention->num_kv_heads, compute_tile, attention);
 }
 
-void write_key(uint16_t *page_keys, int offset, const float *key, int num_values)
+void write_key(uint16_t *page_keys, int offset, const uint16_t *key, int num_values)
 {
-    for (int d = 0; d < num_values; d++)
-        page_keys[(d / 2 * PAGE_SIZE + offset) * 2 + d % 2] = bf16(key[d]);
+    for (int d = 0; d < num_values; d += 2)
+        memcpy(page_keys + (d / 2 * PAGE_SIZE + offset) * 2, key + d, 2 * sizeof *key);
 }
 
-void write_value(uint16_t *page_values, int head_dim, int offset, const float *value,
+void write_value(uint16_t *page_values, int head_dim, int offset, const uint16_t *value,
                  int num_values)
 {
     for (int d = 0; d < num_values; d++)
-        page_values[(offset / 2 * head_dim + d) * 2 + offset % 2] = bf16(value[d]);
+        page_values[(offset / 2 * head_dim + d) * 2 + offset % 2] = value[d];
 }

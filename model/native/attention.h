@@ -64,8 +64,8 @@ void make_tiles(const Batch *batch, int group_size, Tile *tiles);
 void attend(Team *team, Attention *attention);
 
 /* A token's key or value of one head, of which num_values count, into its place in the page. */
-void write_key(uint16_t *page_keys, int offset, const float *key, int num_values);
-void write_value(uint16_t *page_values, int head_dim, int offset, const float *value,
+void write_key(uint16_t *page_keys, int offset, const uint16_t *key, int num_values);
+void write_value(uint16_t *page_values, int head_dim, int offset, const uint16_t *value,
                  int num_values);
 
 #endif

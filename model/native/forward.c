@@ -139,10 +139,13 @@ static void cache(Step *step, int row, float *keys)
     const size_t chunk = (size_t)PAGE_SIZE * padded;
     const int offset = (int)step->batch->offsets[row];
     uint16_t *page = step->pool + (size_t)step->batch->page_ids[row] * step->page_stride;
+    uint16_t narrow[D];
     for (int head = 0; head < K; head++) {
         rotate(keys + head * D, step->rotation + (size_t)row * D, D / 2);
-        write_key(page + 2 * head * chunk, offset, keys + head * D, D);
-        write_value(page + (2 * head + 1) * chunk, padded, offset, keys + (K + head) * D, D);
+        to_bf16(keys + head * D, D, 1, narrow);
+        write_key(page + 2 * head * chunk, offset, narrow, D);
+        to_bf16(keys + (K + head) * D, D, 1, narrow);
+        write_value(page + (2 * head + 1) * chunk, padded, offset, narrow, D);
     }
 }
 

@@ -38,6 +38,13 @@ INLINE void unpack(const uint8_t *codes, Weights *to)
     _tile_loadd(tile, codes, LANES * 4);                                                           \
     _tile_loadd(next_tile, (const char *)(codes) + FOURS * LANES * 4, LANES * 4);
 
+INLINE void load_inputs(const Rows *rows, int row, int k)
+{
+    const int8_t *codes = rows->codes + (size_t)row * rows->num_inputs + k;
+    _tile_loadd(2, codes, rows->num_inputs);
+    _tile_loadd(3, codes + INPUT_GROUP, rows->num_inputs);
+}
+
 #define SUM_TILES(codes, next_codes, sums)                                                         \
     _tile_zero(0);                                                                                 \
     _tile_dpbsud(0, 2, codes);                                                                     \
@@ -45,17 +52,6 @@ INLINE void unpack(const uint8_t *codes, Weights *to)
     _tile_zero(1);                                                                                 \
     _tile_dpbsud(1, 3, next_codes);                                                                \
     _tile_stored(1, (sums)->group[1], sizeof(i32x16));
-
-INLINE void sum_tiles(const int num_blocks, const Rows *rows, int row, int k, Sums *sums)
-{
-    const int8_t *codes = rows->codes + (size_t)row * rows->num_inputs + k;
-    _tile_loadd(2, codes, rows->num_inputs);
-    _tile_loadd(3, codes + INPUT_GROUP, rows->num_inputs);
-    SUM_TILES(4, 5, &sums[0])
-    if (num_blocks == 2) {
-        SUM_TILES(6, 7, &sums[1])
-    }
-}
 
 /* In the order of multiply_rows.c. */
 INLINE void scale_tile(const int bits, const Rows *rows, int row, int num_rows, int k,
@@ -82,13 +78,16 @@ INLINE void scale_tile(const int bits, const Rows *rows, int row, int num_rows, 
     }
 }
 
-/* A tile's sums are scaled while the unit works on the next tile. */
+/* A block's sums with a tile of rows are scaled while the unit works on the next ones. Both together
+ * fill 4 KiB: of two addresses that differ by a multiple of that, the processor takes a load from
+ * one for a load from the other, where a store is on its way, and has it wait. */
 INLINE void multiply(const int bits, const int num_blocks, const Rows *rows, int num_rows,
                      const int rows_each, Block block, f32x16 *out)
 {
     const size_t K = (size_t)rows->num_inputs;
     Weights weights[2];
-    Sums sums[2][2];
+    Sums sums[2];
+    const int last = num_blocks - 1;
     for (size_t k = 0; k < K; k += WEIGHT_GROUP) {
         const void *codes[2];
         for (size_t i = 0; i < (size_t)num_blocks; i++) {
@@ -108,13 +107,23 @@ INLINE void multiply(const int bits, const int num_blocks, const Rows *rows, int
         if (num_blocks == 2) {
             LOAD_CODES(6, 7, codes[1])
         }
-        for (int row = 0, turn = 0; row < num_rows + rows_each; row += rows_each, turn ^= 1) {
-            if (row < num_rows)
-                sum_tiles(num_blocks, rows, row, (int)k, sums[turn]);
-            for (int i = 0; row > 0 && i < num_blocks; i++)
-                scale_tile(bits, rows, row - rows_each, rows_each, (int)k, &sums[turn ^ 1][i],
-                           &weights[i], out + i * ROWS_AT_ONCE + row - rows_each);
+        int before = 0, turn = 0;
+        for (int row = 0; row < num_rows; before = row, row += rows_each) {
+            load_inputs(rows, row, (int)k);
+            SUM_TILES(4, 5, &sums[turn])
+            if (row > 0)
+                scale_tile(bits, rows, before, rows_each, (int)k, &sums[turn ^ 1], &weights[last],
+                           out + last * ROWS_AT_ONCE + before);
+            turn ^= 1;
+            if (num_blocks == 2) {
+                SUM_TILES(6, 7, &sums[turn])
+                scale_tile(bits, rows, row, rows_each, (int)k, &sums[turn ^ 1], &weights[0],
+                           out + row);
+                turn ^= 1;
+            }
         }
+        scale_tile(bits, rows, before, rows_each, (int)k, &sums[turn ^ 1], &weights[last],
+                   out + last * ROWS_AT_ONCE + before);
     }
 }
 
