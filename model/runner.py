@@ -36,6 +36,7 @@ from model.native.cache import NativeCache
 from model.native.library import builds
 from model.native.transformer import is_native, load_native
 from model.packing import RaggedBatch, pack
+from model.parallel import ALONE, Ranks, share
 from model.sampling import logprobs_of
 from model.vocabulary import num_tokens
 from model.weights.load import Report, load_model
@@ -181,23 +182,28 @@ def load_runner(
     threads: int,
     progress: Progress,
     quantization: str = "auto",
+    ranks: Ranks = ALONE,
 ) -> TorchRunner:
-    """From a folder or a .gguf file. 0 means automatic for any of the last three limits."""
-    torch.set_num_threads(_num_threads(threads))
+    """From a folder or a .gguf file. 0 means automatic for any of the last three limits.
+
+    Of several ranks, each has a runner of its share of the model, and all must run the same.
+    """
+    torch.set_num_threads(_num_threads(threads, ranks.num_local))
     config = load_config(path)
-    build = _native_build(quantization, config)
+    build = _native_build(quantization, config) if ranks.size == 1 else ""
     if max_model_len > config.context_len:
         raise ModelError(
             f"max_model_len is {max_model_len}, but the model's context is {config.context_len} "
             "tokens: take that or less"
         )
     config = replace(config, context_len=max_model_len or config.context_len)
-    load = partial(_load_native, build=build) if build else _load_float32
+    load = partial(_load_native, build=build) if build else partial(_load_float32, ranks=ranks)
     loaded = load(path, config, report=partial(progress, "weights"))
     progress("cache", "", 0.0)
     most = max_sequences * -(-config.context_len // loaded.page_size)
-    num_pages = affordable_pages(loaded.page_bytes, memory=kv_cache_memory, most=most)
-    cache = loaded.allocate(config, num_pages=num_pages)
+    page_bytes = loaded.page_bytes * ranks.num_local
+    num_pages = affordable_pages(page_bytes, memory=kv_cache_memory, most=most)
+    cache = loaded.allocate(loaded.model.config, num_pages=ranks.least(num_pages))
     max_model_len = _affordable_len(config, max_model_len, cache)
     runner = TorchRunner(
         loaded.model,
@@ -211,13 +217,13 @@ def load_runner(
     return runner
 
 
-def _num_threads(asked: int) -> int:
+def _num_threads(asked: int, num_sharing: int) -> int:
     if asked > usable_cores():
         raise ModelError(
             f"threads is {asked}, but only {usable_cores()} cores can be used: take that or less, "
             "or 0 for all of them"
         )
-    return asked or usable_cores()
+    return asked or max(1, usable_cores() // num_sharing)
 
 
 def _native_build(quantization: str, config: ModelConfig) -> str:
@@ -255,11 +261,11 @@ def _load_native(path: Path, config: ModelConfig, *, build: str, report: Report)
     return Loaded(model, kernels, NativeCache.page_size, native_page_bytes(config), NativeCache)
 
 
-def _load_float32(path: Path, config: ModelConfig, *, report: Report) -> Loaded:
-    kernels = choose(config, Place(CPU, torch.float32, torch.float32))
-    model = load_model(path, config, report=report, kernels=kernels)
+def _load_float32(path: Path, config: ModelConfig, *, report: Report, ranks: Ranks) -> Loaded:
+    kernels = choose(share(config, ranks), Place(CPU, torch.float32, torch.float32))
+    model = load_model(path, config, report=report, kernels=kernels, ranks=ranks)
     page_size = kernels.attention.PAGE_SIZE
-    page_bytes = float32_page_bytes(config, page_size=page_size)
+    page_bytes = float32_page_bytes(model.config, page_size=page_size)
     allocate = partial(KVCache.allocate, page_size=page_size, dtype=torch.float32)
     return Loaded(model, kernels, page_size, page_bytes, allocate)
 

@@ -27,6 +27,7 @@ from model.fused import ACTIVATIONS
 from model.kernels import PLAIN, Kernels
 from model.kv_cache import KVCache, LayerCache
 from model.packing import RaggedBatch
+from model.parallel import ALONE, Ranks, SplitEmbedding, share
 from model.rope import (
     Rotation,
     inverse_frequencies,
@@ -60,17 +61,20 @@ class Transformer(nn.Module):
     local_frequency: Tensor
     """Of layers that see a window, where it is another."""
 
-    def __init__(self, config: ModelConfig, kernels: Kernels = PLAIN) -> None:
+    def __init__(self, config: ModelConfig, kernels: Kernels = PLAIN, ranks: Ranks = ALONE) -> None:
+        """config: of the whole model; `self.config` is of this rank's share."""
         super().__init__()
-        self.config, self.kernels = config, kernels
-        self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
+        config = share(config, ranks)
+        self.config, self.kernels, self.ranks = config, kernels, ranks
+        self.embedding = SplitEmbedding(config, ranks)
         if config.positions == "learned":
             self.positions = nn.Embedding(config.num_positions, config.hidden_size)
         self.blocks = nn.ModuleList(
-            Block(config, layer, kernels) for layer in range(config.num_layers)
+            Block(config, layer, kernels, ranks) for layer in range(config.num_layers)
         )
         self.norm = nn.Identity() if config.residual == "sum" else _norm(config)
-        self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        num_rows = self.embedding.num_embeddings
+        self.head = nn.Linear(config.hidden_size, num_rows, bias=False)
         self.register_buffer("frequency", inverse_frequencies(config), persistent=False)
         if config.local_rope_theta is not None:
             local = plain_frequencies(config.rotary_dim, config.local_rope_theta)
@@ -94,6 +98,7 @@ class Transformer(nn.Module):
 
     def logits(self, x_SW: Tensor) -> Tensor:
         logits_SV = self.head(self.norm(x_SW))
+        logits_SV = self.ranks.gathered(logits_SV, vocab_size=self.config.vocab_size)
         if self.config.logit_scale != 1:
             logits_SV = logits_SV * self.config.logit_scale
         if (softcap := self.config.logit_softcap) is not None:
@@ -148,9 +153,9 @@ class Block(nn.Module):
     sum        norm'(x + f(x))          the first Transformer (arXiv:1706.03762), GPT
     """
 
-    def __init__(self, config: ModelConfig, layer: int, kernels: Kernels) -> None:
+    def __init__(self, config: ModelConfig, layer: int, kernels: Kernels, ranks: Ranks) -> None:
         super().__init__()
-        self.fused = kernels.fused
+        self.fused, self.ranks = kernels.fused, ranks
         self.residual_scale, self.norms_the_sum = config.residual_scale, config.residual == "sum"
         self.parallel = config.parallel
         before, behind = config.residual in ("pre", "sandwich"), config.residual != "pre"
@@ -173,7 +178,7 @@ class Block(nn.Module):
         if self.parallel != "no":
             if self.parallel == "two norms":
                 normed_TW = self.feed_forward_norm(x_TW)
-            return x_TW + attended_TW + self.feed_forward(normed_TW)
+            return x_TW + self.ranks.sum_(attended_TW + self.feed_forward(normed_TW))
         x_TW, normed_TW = self._added(
             x_TW, attended_TW, self.attention_post_norm, next_norm=self.feed_forward_norm
         )
@@ -188,6 +193,7 @@ class Block(nn.Module):
         next_norm: nn.Module = NO_NORM,
     ) -> tuple[Tensor, Tensor]:
         """What comes out of a branch, and what the next one gets of that."""
+        branch_TW = self.ranks.sum_(branch_TW)
         if self.norms_the_sum:
             x_TW = post_norm(x_TW + branch_TW)
             return x_TW, next_norm(x_TW)

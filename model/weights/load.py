@@ -22,6 +22,7 @@ from model.footprint import float32_weight_bytes
 from model.host import available_memory
 from model.kernels import PLAIN, Kernels
 from model.linear import packed
+from model.parallel import ALONE, Ranks, share
 from model.transformer import Transformer
 from model.weights import gguf_tensors, safetensors
 from model.weights.changes import changed
@@ -36,6 +37,7 @@ from model.weights.names import (
     is_redundant,
 )
 from model.weights.quantized import dequantized, has_no_effect
+from model.weights.shards import shard
 from model.weights.stored import StoredTensor, read_all
 
 Report = Callable[[str, float], None]
@@ -61,11 +63,17 @@ class _Undrawn(TorchFunctionMode):
 
 
 def load_model(
-    path: Path, config: ModelConfig, *, report: Report, kernels: Kernels = PLAIN
+    path: Path,
+    config: ModelConfig,
+    *,
+    report: Report,
+    kernels: Kernels = PLAIN,
+    ranks: Ranks = ALONE,
 ) -> Transformer:
-    check_memory(path, float32_weight_bytes(config))
-    model = skeleton(config, kernels)
-    read_parameters(path, config, partial(_set, model), report=report)
+    """config: of the whole model, of which the Transformer is this rank's share."""
+    check_memory(path, _weight_bytes(config, ranks))
+    model = skeleton(config, kernels, ranks)
+    read_parameters(path, config, partial(_set, model), report=report, ranks=ranks)
     if config.tied_head:
         _set(model, "head.weight", model.embedding.weight)
     return model
@@ -78,6 +86,7 @@ def read_parameters(
     *,
     report: Report,
     kept_types: Collection[str] = (),
+    ranks: Ranks = ALONE,
 ) -> None:
     """Each parameter that the file holds; a tied head, which is the embedding, comes but once.
 
@@ -86,6 +95,9 @@ def read_parameters(
     try:
         places, tensors = _source(path, config)
         tensors = _largest_first(_kept(tensors, places, kept_types), places)
+        if ranks.size > 1:
+            tensors = [shard(each, places[each.name], config, ranks) for each in tensors]
+            places = {name: place._replace(change=None) for name, place in places.items()}
         with returned_when_freed():
             for parameter, values in _parameters(places, tensors, report=report):
                 take(parameter, values)
@@ -102,10 +114,15 @@ def check_memory(path: Path, needed: int) -> None:
         )
 
 
-def skeleton(config: ModelConfig, kernels: Kernels = PLAIN) -> Transformer:
+def _weight_bytes(config: ModelConfig, ranks: Ranks) -> int:
+    part = ranks.part(config.vocab_size)
+    return float32_weight_bytes(replace(share(config, ranks), vocab_size=part.stop - part.start))
+
+
+def skeleton(config: ModelConfig, kernels: Kernels = PLAIN, ranks: Ranks = ALONE) -> Transformer:
     """The shapes alone; only what is computed from the config has values."""
     with torch.device("meta"), _Undrawn():
-        return Transformer(config, kernels)
+        return Transformer(config, kernels, ranks)
 
 
 def _set(model: Transformer, parameter: str, values: Tensor) -> None:

@@ -54,17 +54,22 @@ def _stored(tensors: Any, name: str, file: Path) -> StoredTensor:
     shape, type_ = tuple(part.get_shape()), part.get_dtype()
     read, read_raw = (partial(how, tensors, name, file) for how in (_read, _read_raw))
     num_bytes = math.prod(shape) * TYPE_BITS.get(type_, 0) // 8
-    return StoredTensor(name, shape, read, type_, read_raw, num_bytes)
+    view = partial(_view, tensors, name, file)
+    return StoredTensor(name, shape, read, type_, read_raw, num_bytes, view)
 
 
 def _read(tensors: Any, name: str, file: Path) -> Tensor:
+    return _view(tensors, name, file).to(torch.float32, copy=True)
+
+
+def _view(tensors: Any, name: str, file: Path) -> Tensor:
     values = _read_raw(tensors, name, file)
     if values.dtype not in PLAIN_TYPES:
         raise ModelError(
             f"{file}, tensor {name!r}: numbers of type {values.dtype} need a scale, and "
             "config.json tells of none: download the folder again"
         )
-    return values.to(torch.float32, copy=True)
+    return values
 
 
 def _read_raw(tensors: Any, name: str, file: Path) -> Tensor:

@@ -23,6 +23,8 @@ class StoredTensor:
     """Those as they are; a block's bytes are in the last dimension."""
     num_bytes: int
     """In the file."""
+    view: Callable[[], Tensor] | None = None
+    """Its numbers as they lie in the file, mapped and not copied; None where they are coded."""
 
 
 def read_all(tensors: Sequence[StoredTensor], *, threads: int) -> Iterator[Tensor]:
