@@ -10,9 +10,9 @@ A sequence of five known tokens whose first two are already in the cache, in pag
     page_ids      [   7              ] [ 3 …
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +65,9 @@ class Context:
     """Bit i % 8 of byte i // 8, the lowest first, says whether id i may be drawn; None: all may."""
 
 
+UNKNOWN = 0
+"""Stands for a token that the device alone will know in time; any id would do."""
+
 Pooling = Literal["last", "mean"]
 """What makes one vector of a sequence's tokens: the last one's, or the mean of all."""
 
@@ -98,6 +101,9 @@ class Row:
     guessed_ids: Sequence[int] = ()
     """What may follow token_ids, computed with them: the token after each is drawn too, as long as
     the ones before came true. Not with a context, which they might change."""
+    drawn_by: int | None = None
+    """Its one token isn't known yet: this row of the step launched before is drawing it, and
+    token_ids is [UNKNOWN]. Not with a context."""
 
     @property
     def num_tokens(self) -> int:
@@ -164,3 +170,17 @@ class Runner(Protocol):
     """Which kernels compute attention there."""
 
     def run(self, batch: Batch) -> StepOutput: ...
+
+
+Collect = Callable[[], StepOutput]
+"""Waits for a launched step, and gives what it brought."""
+
+
+@runtime_checkable
+class OverlappingRunner(Runner, Protocol):
+    """One with a device of its own, which computes a step while the host prepares the next one."""
+
+    def launch(self, batch: Batch) -> Collect:
+        """Returns before the step is computed. Steps are computed and collected in the order of
+        their launches, and at most two are launched at a time. Each may ask for tokens of the one
+        before (Row.drawn_by)."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from zlib import crc32
 
-from model.batch import Batch, Row, SampledToken, StepOutput, TokenLogprobs
+from model.batch import Batch, Collect, Row, SampledToken, StepOutput, TokenLogprobs
 
 VOCAB_SIZE = 50
 
@@ -124,6 +124,51 @@ class FakeRunner:
     def _read(self, row: Row) -> list[int]:
         end = row.start + len(row.token_ids)
         return [self._slots[self._slot(row, position)] for position in range(end)]
+
+
+class LateRunner(FakeRunner):
+    """Computes a step at some time from its launch on, and when it is collected at the latest."""
+
+    def __init__(self, **sizes: int) -> None:
+        super().__init__(**sizes)
+        self.most_launched = 0
+        self._waiting: list[tuple[Batch, list[StepOutput]]] = []
+        self._uncollected: list[Batch] = []
+        self._drawn: list[int] = []
+
+    @property
+    def pages_in_use(self) -> set[int]:
+        tables = [row.page_ids for batch in self._uncollected for row in batch.rows]
+        copied = [pages for batch in self._uncollected for pages in batch.copies]
+        return {page for pages in (*tables, *copied) for page in pages}
+
+    def launch(self, batch: Batch) -> Collect:
+        # The engine goes on to change its lists.
+        rows = [replace(r, page_ids=[*r.page_ids], token_ids=[*r.token_ids]) for r in batch.rows]
+        frozen, output = Batch(rows, batch.copies), list[StepOutput]()
+        self._waiting.append((frozen, output))
+        self._uncollected.append(frozen)
+        self.most_launched = max(self.most_launched, len(self._uncollected))
+        for _ in range(crc32(repr(rows).encode()) % 3):
+            self._compute_next()
+
+        def collect() -> StepOutput:
+            while not output:
+                self._compute_next()
+            assert self._uncollected.pop(0) is frozen
+            return output[0]
+
+        return collect
+
+    def _compute_next(self) -> None:
+        if self._waiting:
+            batch, output = self._waiting.pop(0)
+            rows = [
+                row if row.drawn_by is None else replace(row, token_ids=[self._drawn[row.drawn_by]])
+                for row in batch.rows
+            ]
+            output.append(self.run(Batch(rows, batch.copies)))
+            self._drawn = [token.token_id if token else -1 for token in output[0].sampled]
 
 
 def allowed_ids(mask: bytes) -> list[int]:

@@ -1,8 +1,8 @@
 """Random arrivals, aborts, crashes and steps over engine, scheduler and blocks with fake runners.
 
-After every step no page is lost or owned twice; every request ends in exactly one terminal event;
-every token is the unbatched reference's; of one tenant and priority, the first to come is the first
-to run; when idle, all pages are free.
+After every step no page is lost, owned twice, or free while a launched step may touch it; every
+request ends in exactly one terminal event; every token is the unbatched reference's; of one tenant
+and priority, the first to come is the first to run; when idle, all pages are free.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from model.batch import SamplingParams
 from service.engine.engine import Engine
 from service.engine.messages import Event, Request
-from tests.fakes_engine import FakeRunner, generate, next_token
+from tests.fakes_engine import FakeRunner, LateRunner, generate, next_token
 
 TINY_VOCABULARY = st.integers(0, 2)  # so that prompts often share prefixes
 
@@ -50,7 +50,7 @@ class EngineMachine(RuleBasedStateMachine):
         page_size=st.integers(1, 4),
         max_batch_tokens=st.integers(1, 12),
         seconds=st.lists(st.sampled_from([0.001, 0.01, 0.3]), min_size=1, max_size=5),
-        runner=st.sampled_from([FakeRunner, RepetitiveRunner]),
+        runner=st.sampled_from([FakeRunner, RepetitiveRunner, LateRunner]),
         data=st.data(),
     )
     def start(
@@ -147,6 +147,7 @@ class EngineMachine(RuleBasedStateMachine):
             self.take(self.engine.step())
             self.engine.check_integrity()
             self.check_order()
+            self.check_pages()
             assert all(b.num_tokens <= self.max_batch_tokens for b in self.runner.batches)
             assert all(len(b.rows) <= self.max_sequences for b in self.runner.batches)
             self.runner.batches.clear()
@@ -162,6 +163,12 @@ class EngineMachine(RuleBasedStateMachine):
                 other = self.requests[early]
                 if (other.tenant, other.priority) == (request.tenant, request.priority):
                     assert int(early.split("-")[1]) > int(late.split("-")[1]), "out of order"
+
+    def check_pages(self) -> None:
+        """Nothing that a step may still touch can be handed out."""
+        if isinstance(self.runner, LateRunner):
+            blocks = self.engine._blocks
+            assert self.runner.pages_in_use.isdisjoint([*blocks._free, *blocks._cached])
 
     def take(self, events: list[Event]) -> None:
         for event in events:

@@ -1,12 +1,17 @@
 """The engine core: requests in, a step at a time, events out. Synchronous, without I/O or torch.
 
 add, abort --> scheduler.schedule() --> runner.run(batch) --> scheduler.commit(output) --> events
+
+With a runner that has a device of its own, step N+1 is scheduled and launched while that computes
+step N, whose output is committed then.
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
-from model.batch import Batch, Runner
+from model.batch import Batch, Collect, OverlappingRunner, Runner
 from service.engine.blocks import BlockManager
 from service.engine.grammar import Constraint, GrammarError, Grammars
 from service.engine.messages import EngineInfo, Event, Request, Stats, StepRecord, Vocabulary
@@ -16,6 +21,12 @@ from service.engine.stopwatch import Stopwatch
 
 Clock = Callable[[], float]
 """Gives seconds; never goes backwards."""
+
+
+class Launch(NamedTuple):
+    batch: Batch
+    started: float
+    collect: Collect
 
 
 class Engine:
@@ -44,6 +55,10 @@ class Engine:
         self._events: list[Event] = []
         self._num_arrivals = 0
         self._num_steps = 0
+        overlaps = isinstance(runner, OverlappingRunner) and not speculative
+        self._most_launched = 2 if overlaps else 1
+        self._launches: deque[Launch] = deque()
+        self._collected_at = clock()
 
     @property
     def info(self) -> EngineInfo:
@@ -72,7 +87,7 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._scheduler.running or self._scheduler.waiting)
+        return bool(self._scheduler.running or self._scheduler.waiting or self._launches)
 
     def learn(self, vocabulary: Vocabulary) -> None:
         """Before the first request with a grammar."""
@@ -129,19 +144,34 @@ class Engine:
         started = self._clock()
         batch = self._scheduler.schedule(now=started)
         self.stopwatch.lap("schedule")
-        self.record = self._run(batch, started) if batch.rows else None
+        if batch.rows:
+            self._launches.append(Launch(batch, started, self._launched(batch)))
+        is_full = len(self._launches) == self._most_launched
+        can_collect = self._launches and (is_full or not batch.rows)
+        self.record = self._collect(self._launches.popleft()) if can_collect else None
         events, self._events = self._events, []
         return events
 
-    def _run(self, batch: Batch, started: float) -> StepRecord:
+    def _launched(self, batch: Batch) -> Collect:
+        if self._most_launched > 1 and isinstance(self._runner, OverlappingRunner):
+            return self._runner.launch(batch)
+        output = self._runner.run(batch)
+        return lambda: output
+
+    def _collect(self, launch: Launch) -> StepRecord:
+        batch, started, collect = launch
         num_decodes = sum(len(row.token_ids) == 1 for row in batch.rows)
         num_chunk_tokens = sum(len(row.token_ids) for row in batch.rows) - num_decodes
-        output = self._runner.run(batch)
-        seconds = self.stopwatch.lap("run", parts=output.phase_seconds)
+        output = collect()
+        self.stopwatch.lap("run", parts=output.phase_seconds)
+        now = self._clock()
         self._scheduler.pace.observe(
-            num_decodes=num_decodes, num_prompt_tokens=num_chunk_tokens, seconds=seconds
+            num_decodes=num_decodes,
+            num_prompt_tokens=num_chunk_tokens,
+            seconds=now - max(started, self._collected_at),
         )
-        self._events += self._scheduler.commit(output, now=self._clock())
+        self._collected_at = now
+        self._events += self._scheduler.commit(output, now=now)
         self._num_steps += 1
         self.stopwatch.lap("commit")
         counts = self._scheduler.take_counts()
@@ -164,7 +194,7 @@ class Engine:
 
     def check_integrity(self) -> None:
         """Assert that no page is lost, held twice by one, or held by nobody who runs."""
-        self._blocks.check_integrity([s.page_ids for s in self._scheduler.running.values()])
+        self._blocks.check_integrity(self._scheduler.page_tables)
         assert not any(s.page_ids for s in self._scheduler.waiting), (
             "a waiting sequence holds pages"
         )

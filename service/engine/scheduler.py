@@ -7,6 +7,10 @@ by another that began with the same ones; afterwards it grows page by page. When
 the youngest running sequence is preempted: it gives back its pages, waits again before all others,
 and is recomputed later. The oldest can always go on, since every accepted request fits the pool
 alone; so all finish.
+
+A step may be scheduled while the one before it is computed: sequences whose next token that one
+draws go on with it, unknown as it is. None is preempted then; where pages were short, the next step
+is empty, so that the one after it can preempt.
 """
 
 from collections.abc import Sequence as ListLike
@@ -15,6 +19,7 @@ from model.batch import Batch, SampledToken, StepOutput
 from service.engine.blocks import BlockManager
 from service.engine.grammar import GrammarError
 from service.engine.in_flight import InFlight
+from service.engine.launched import Launched, Step
 from service.engine.messages import Event
 from service.engine.pace import Pace
 from service.engine.queue import WaitingQueue
@@ -55,10 +60,18 @@ class Scheduler:
         self.waiting = WaitingQueue()
         self.running: dict[str, Sequence] = {}  # by request, in order of admission
         self._counts = Counts()
+        self._launched = Launched()
+        self._is_short = False
+        """Whether one must be preempted, which waits until nothing is being computed."""
         self._in_flight = InFlight(page_size=blocks.page_size)
         self._plan: dict[Sequence, int] = {}
         self._guesses: dict[Sequence, ListLike[int]] = {}
         self._copies: dict[Sequence, tuple[int, int]] = {}
+
+    @property
+    def page_tables(self) -> list[list[int]]:
+        """All pages that aren't free or cached."""
+        return [*(s.page_ids for s in self.running.values()), *self._launched.given_back]
 
     def add(self, sequence: Sequence) -> None:
         sequence.fix_prefix(page_size=self.blocks.page_size)
@@ -75,9 +88,20 @@ class Scheduler:
     def schedule(self, *, now: float = 0.0) -> Batch:
         """Choose the next step's rows and reserve their pages; `now` is kept as a time stamp."""
         self._plan, self._guesses, self._copies = {}, {}, {}
-        decodes = [s for s in self.running.values() if s.num_pending == 1]
-        chunks = [s for s in self.running.values() if s.num_pending > 1]
+        if self._launched and self._is_short:
+            return Batch([])
+        self._is_short = False
+        ready = [s for s in self.running.values() if not s.awaits_token]
+        decodes = [s for s in ready if s.num_pending == 1]
+        chunks = [s for s in ready if s.num_pending > 1]
         budget = self._plan_all(decodes, self.max_batch_tokens)
+        self._plan_prompts(chunks, budget, now=now)
+        if self.speculative and not any(num > 1 for num in self._plan.values()):
+            self._guess()
+        return self._launch()
+
+    def _plan_prompts(self, chunks: list[Sequence], budget: int, *, now: float) -> None:
+        """Of those that run, then of those that wait."""
         if self._plan:
             budget = min(budget, self.pace.num_prompt_tokens(len(self._plan)))
         budget = self._plan_all(chunks, budget)
@@ -86,26 +110,38 @@ class Scheduler:
             if sequence is None or not self._admit(sequence, now=now):
                 break
             budget -= self._plan_running(sequence, budget)
-        if self.speculative and not any(num > 1 for num in self._plan.values()):
-            self._guess()
-        rows = [s.row(num, self._guesses.get(s, ())) for s, num in self._plan.items()]
+
+    def _launch(self) -> Batch:
+        if not self._plan:
+            return Batch([])
+        drawing = self._launched.rows()
+        rows = [
+            s.row(num, self._guesses.get(s, ()), drawing.get(s)) for s, num in self._plan.items()
+        ]
+        self._launched.add(Step(self._plan, self._guesses))
         return Batch(rows, list(self._copies.values()))
 
     def commit(self, output: StepOutput, *, now: float = 0.0) -> list[Event]:
-        """Take in what the step computed: tokens, finished sequences, full pages."""
+        """Take in what the first step launched computed: tokens, finished sequences, full pages."""
         events = []
-        for row, (sequence, num) in enumerate(self._plan.items()):
+        step = self._launched.take()
+        for row, (sequence, num) in enumerate(step.plan.items()):
+            if self.running.get(sequence.request.id) is not sequence:
+                continue  # it has ended, and this row was in vain
             if row in output.scores:
                 sequence.prompt_logprobs[sequence.num_computed :] = output.scores[row]
             if row in output.pooled:
                 sequence.pool(output.pooled[row])
             self._advance(sequence, num)
             sampled = output.sampled[row]
-            if sampled is not None or sequence.num_pending == 0:
+            sequence.num_launched -= num
+            if sampled is not None or sequence.num_computed == len(sequence.token_ids):
+                sequence.num_unknown -= sampled is not None
                 followers = output.followers.get(row, ())
-                self._learn(sequence, num_true=len(followers))
+                self._learn(sequence, len(step.guesses.get(sequence, ())), len(followers))
                 tokens = [sampled, *followers] if sampled else []
                 events.append(self._extend(sequence, tokens, now=now))
+        self.blocks.release(step.given_back)
         return events
 
     def take_counts(self) -> Counts:
@@ -124,6 +160,9 @@ class Scheduler:
         if not sequence.has_room and self._awaits_another(sequence):
             return 0
         while not self._hold_pages(sequence):
+            if self._launched:
+                self._is_short = True
+                return 0
             youngest = max(self.running.values(), key=lambda s: s.arrival)
             self._preempt(youngest)
             if youngest is sequence:
@@ -141,8 +180,7 @@ class Scheduler:
                 self._guesses[sequence] = guesses
                 left -= len(guesses)
 
-    def _learn(self, sequence: Sequence, *, num_true: int) -> None:
-        num_guessed = len(self._guesses.get(sequence, ()))
+    def _learn(self, sequence: Sequence, num_guessed: int, num_true: int) -> None:
         if num_guessed:
             sequence.lookup.learn(num_guessed, num_true)
             self._counts.guessed += num_guessed
@@ -160,8 +198,11 @@ class Scheduler:
     def _leave(self, sequence: Sequence) -> None:
         del self.running[sequence.request.id]
         self._in_flight.forget(sequence)
-        self.blocks.release(sequence.page_ids)
-        sequence.num_computed = 0
+        if self._launched:
+            self._launched.keep(sequence.page_ids)
+        else:
+            self.blocks.release(sequence.page_ids)
+        sequence.num_computed = sequence.num_launched = sequence.num_unknown = 0
         sequence.has_room = False
 
     def _admit(self, sequence: Sequence, *, now: float) -> bool:

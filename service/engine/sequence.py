@@ -1,13 +1,14 @@
 """One request's state while the engine works on it: its tokens, and which of them are computed.
 
-token_ids   p p p p p p p p o o o        prompt, then output
-            `------------' `-------'
-             num_computed   num_pending  (one pending token: a decode; more: a prompt chunk)
+token_ids   p p p p p p p p o o o ?      prompt, then output; num_unknown: ?, which is being drawn
+            `--------' `-' `-----'
+     num_computed    |      num_pending  (one pending token: a decode; more: a prompt chunk)
+                num_launched             in steps that are being computed
 """
 
 from collections.abc import Sequence as ListLike
 
-from model.batch import Context, Row, Scoring, TokenLogprobs
+from model.batch import UNKNOWN, Context, Row, Scoring, TokenLogprobs
 from service.engine.blocks import page_hash, root_hash
 from service.engine.grammar import Constraint
 from service.engine.lookup import Lookup
@@ -29,6 +30,8 @@ class Sequence:
         self.prefix_names: list[bytes] = []
         """The names of the prefix's pages; the last one isn't full, or the prefix ends with it."""
         self.num_computed = 0
+        self.num_launched = 0
+        self.num_unknown = 0
         self.has_room = False
         """Whether it holds pages for all its known tokens; else only those it found computed."""
         self.num_cached: int | None = None
@@ -53,7 +56,7 @@ class Sequence:
 
     @property
     def num_tokens(self) -> int:
-        return len(self.token_ids)
+        return len(self.token_ids) + self.num_unknown
 
     @property
     def num_output(self) -> int:
@@ -61,7 +64,14 @@ class Sequence:
 
     @property
     def num_pending(self) -> int:
-        return len(self.token_ids) - self.num_computed
+        return self.num_tokens - self.num_computed - self.num_launched
+
+    @property
+    def awaits_token(self) -> bool:
+        """Whether it can't go on before the token that is being drawn is known: that is the last
+        one, or has a say in what may follow."""
+        is_last = self.num_output + self.num_unknown >= self.request.max_tokens
+        return self.num_unknown > 0 and (is_last or self._has_context)
 
     @property
     def scores_prompt(self) -> bool:
@@ -100,22 +110,31 @@ class Sequence:
         left = self.request.max_tokens - self.num_output - 1
         return self.lookup.guess(self.token_ids, most=min(most, left))
 
-    def row(self, num_tokens: int, guesses: ListLike[int] = ()) -> Row:
+    def row(self, num_tokens: int, guesses: ListLike[int] = (), drawn_by: int | None = None) -> Row:
         """The next num_tokens pending tokens as a row; the last pending token brings a new one,
-        unless none is wanted."""
-        end = self.num_computed + num_tokens
-        tokens = self.token_ids[self.num_computed : end]
-        draws = end == len(self.token_ids) and self.request.max_tokens > 0
+        unless none is wanted. drawn_by: the row of the step before that draws the unknown one."""
+        start = self.num_computed + self.num_launched
+        end = start + num_tokens
+        draws = self._draws_at(end)
         return Row(
-            tokens,
-            self.num_computed,
+            [UNKNOWN] if self.num_unknown else self.token_ids[start:end],
+            start,
             self.page_ids,
             self.request.sampling if draws else None,
             self._context() if draws else None,
-            self._scoring(end) if self.scores_prompt else None,
+            self._scoring(start, end) if self.scores_prompt else None,
             self.request.pooling,
             guesses,
+            drawn_by if self.num_unknown else None,
         )
+
+    def launch(self, num_tokens: int) -> None:
+        """They are being computed from now on, and with the last one known another is drawn."""
+        self.num_launched += num_tokens
+        self.num_unknown += self._draws_at(self.num_computed + self.num_launched)
+
+    def _draws_at(self, end: int) -> bool:
+        return end == self.num_tokens and self.request.max_tokens > 0
 
     def _context(self) -> Context | None:
         if not self._has_context:
@@ -142,9 +161,9 @@ class Sequence:
         first = len(self.token_ids) - len(token_ids)
         return first >= len(self.request.prompt_ids) and self.token_ids[first:] == token_ids
 
-    def _scoring(self, end: int) -> Scoring | None:
-        """Of the prompt's tokens that follow those computed up to `end`."""
-        known = self.token_ids[self.num_computed + 1 : end + 1]
+    def _scoring(self, start: int, end: int) -> Scoring | None:
+        """Of the prompt's tokens that follow those from `start` to `end`."""
+        known = self.token_ids[start + 1 : end + 1]
         num_logprobs = self.request.num_prompt_logprobs
         return Scoring(known, num_logprobs) if known and num_logprobs is not None else None
 
