@@ -74,6 +74,14 @@ def test_every_metric_that_is_asked_for_exists(exposed: str) -> None:
     assert asked <= existing
 
 
+def test_the_endpoint_picker_learns_how_large_the_cache_is(exposed: str) -> None:
+    picker = (DEPLOY / "components/gateway/endpoint-picker.yaml").read_text()
+    (metric,) = found_under(yaml.safe_load(picker), "cacheInfoSpec")
+    labels = re.search(rf"^{metric}{{(.+)}} 1.0$", exposed, re.MULTILINE)
+    assert labels is not None
+    assert re.findall(r"(\w+)=", labels[1]) == ["block_size", "num_gpu_blocks"]
+
+
 def test_every_label_value_that_is_asked_for_exists(exposed: str) -> None:
     matchers = [match for expression in expressions() for match in LABEL.findall(expression)]
     assert matchers
