@@ -6,7 +6,7 @@ all tokens at once.
 Shapes: T packed tokens, S sequences, N pages of the longest sequence.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from itertools import chain
 
@@ -38,8 +38,11 @@ class RaggedBatch:
     query_lens_S: Tensor
     context_lens_S: Tensor
 
+    def moved(self, move: Callable[[Tensor], Tensor]) -> "RaggedBatch":
+        return RaggedBatch(**{f.name: move(getattr(self, f.name)) for f in fields(self)})
+
     def to(self, device: torch.device) -> "RaggedBatch":
-        return RaggedBatch(**{f.name: getattr(self, f.name).to(device) for f in fields(self)})
+        return self.moved(lambda values: values.to(device))
 
 
 def pack(rows: Sequence[Row], *, page_size: int) -> RaggedBatch:

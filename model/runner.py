@@ -35,9 +35,10 @@ from model.kv_cache import CPU, KVCache, affordable_pages
 from model.native.cache import NativeCache
 from model.native.library import builds
 from model.native.transformer import is_native, load_native
-from model.packing import RaggedBatch, pack
+from model.packing import RaggedBatch
 from model.parallel import ALONE, Ranks, share
-from model.sampling import logprobs_of
+from model.sampling import logprobs_of, told
+from model.step import Computed, Step
 from model.vocabulary import num_tokens
 from model.weights.load import Report, load_model
 
@@ -84,9 +85,10 @@ class TorchRunner:
         max_model_len: int,
         kernels: Kernels = PLAIN,
         num_tokens: int | None = None,
+        place: torch.device = CPU,
     ) -> None:
         """num_tokens: of the tokenizer, where that may have fewer than the model has rows for."""
-        self.device, self.attention = "cpu", kernels.attention_name
+        self.device, self.attention = place.type, kernels.attention_name
         self.page_size = cache.page_size
         self.num_pages = cache.num_pages
         vocab_size = model.config.vocab_size
@@ -94,30 +96,42 @@ class TorchRunner:
         self.max_model_len = max_model_len
         self._model = model
         self._cache = cache
-        self._sampler = kernels.sampler(self.vocab_size)
+        self._sampler = kernels.sampler(self.vocab_size, device=place)
 
     @torch.inference_mode()
     def run(self, batch: Batch) -> StepOutput:
-        # Rows of a size go next to each other, since attention can take those together.
-        order = sorted(range(len(batch.rows)), key=lambda index: _size(batch.rows[index]))
-        rows = [batch.rows[index] for index in order]
         started = time.perf_counter()
-        packed = pack(rows, page_size=self.page_size)
-        assert packed.token_ids_T.max() < self.vocab_size
+        step = Step(batch, page_size=self.page_size)
+        assert step.ragged.token_ids_T.max() < self.vocab_size
         packed_at = time.perf_counter()
         self._cache.copy(batch.copies)
-        x_TW = self._model.hidden(packed, self._cache)
-        ends = packed.query_lens_S.cumsum(0).tolist()
-        drawing = [(row, end) for row, end in zip(rows, ends, strict=True) if row.sampling]
-        logits_SV = self._logits(x_TW[_drawn_at(drawing)])
+        x_TW = self._model.hidden(step.ragged, self._cache)
+        logits_SV = self._logits(x_TW[step.drawn_at_S])
         computed_at = time.perf_counter()
-        drawn = iter(self._sample(logits_SV, [row for row, _ in drawing]))
-        sampled: list[SampledToken | None] = [None] * len(rows)
+        output = self._output(step, Computed(x_TW, logits_SV, self._draw(logits_SV, step)))
+        phases = {
+            "pack": packed_at - started,
+            "forward": computed_at - packed_at,
+            "sample": time.perf_counter() - computed_at,
+        }
+        return replace(output, phase_seconds=phases)
+
+    def _logits(self, x_SW: Tensor) -> Tensor:
+        """Of what is a token, and not of rows that but fill up the matrix."""
+        return self._model.logits(x_SW)[:, : self.vocab_size]
+
+    def _draw(self, logits_SV: Tensor, step: Step) -> Tensor:
+        return self._sampler.adjust_and_draw(logits_SV.float(), *step.draws)
+
+    def _output(self, step: Step, computed: Computed) -> StepOutput:
+        x_TW, logits_SV, ids_S = computed
+        drawn = iter(told(logits_SV, ids_S, step.draws.params))
+        sampled: list[SampledToken | None] = [None] * len(step.rows)
         followers: dict[int, list[SampledToken]] = {}
         scores: dict[int, list[TokenLogprobs]] = {}
         pooled: dict[int, list[float]] = {}
-        parts = torch.split(x_TW, packed.query_lens_S.tolist())
-        for index, row, x_QW in zip(order, rows, parts, strict=True):
+        parts = torch.split(x_TW, step.ragged.query_lens_S.tolist())
+        for index, row, x_QW in zip(step.order, step.rows, parts, strict=True):
             if row.sampling:
                 sampled[index] = first = next(drawn)
                 if row.guessed_ids:
@@ -127,27 +141,7 @@ class TorchRunner:
                 scores[index] = self._score(x_QW, row.scoring)
             if row.pooling:
                 pooled[index] = self._pool(x_QW, row.pooling)
-        phases = {
-            "pack": packed_at - started,
-            "forward": computed_at - packed_at,
-            "sample": time.perf_counter() - computed_at,
-        }
-        return StepOutput(sampled, scores, pooled, phases, followers)
-
-    def _logits(self, x_SW: Tensor) -> Tensor:
-        """Of what is a token, and not of rows that but fill up the matrix."""
-        return self._model.logits(x_SW)[:, : self.vocab_size]
-
-    def _sample(self, logits_SV: Tensor, rows: list[Row]) -> list[SampledToken]:
-        """After a row's last token, and after each guess."""
-        draws = [
-            (row.start + len(row.token_ids) + number, row.sampling, row.context)
-            for row in rows
-            if row.sampling
-            for number in range(1 + len(row.guessed_ids))
-        ]
-        positions, params, contexts = zip(*draws, strict=True) if draws else ((), (), ())
-        return self._sampler.sample(logits_SV, positions, params, contexts)
+        return StepOutput(sampled, scores, pooled, followers=followers)
 
     def _score(self, x_QW: Tensor, scoring: Scoring) -> list[TokenLogprobs]:
         """A few tokens at a time, since the logits of a long prompt would be huge."""
@@ -156,7 +150,8 @@ class TorchRunner:
             ids = scoring.token_ids[start : start + SCORED_AT_ONCE]
             logits_SV = self._logits(x_QW[start : start + len(ids)]).float()
             counts = [scoring.num_logprobs] * len(ids)
-            scores += logprobs_of(logits_SV, torch.tensor(ids), counts).values()
+            ids_S = torch.tensor(ids, device=logits_SV.device)
+            scores += logprobs_of(logits_SV, ids_S, counts).values()
         return scores
 
     def _pool(self, x_QW: Tensor, pooling: Pooling) -> list[float]:
@@ -279,19 +274,6 @@ def _affordable_len(config: ModelConfig, max_model_len: int, cache: Cache) -> in
             "less, or raise kv_cache_memory"
         )
     return max_model_len or min(config.context_len, held)
-
-
-def _size(row: Row) -> tuple[int, int]:
-    """The number of queries, then that of keys."""
-    return row.num_tokens, row.start
-
-
-def _drawn_at(rows: Sequence[tuple[Row, int]]) -> Tensor:
-    """The places in the batch of the tokens after which one is drawn; given each row's end."""
-    return torch.tensor(
-        [at for row, end in rows for at in range(end - 1 - len(row.guessed_ids), end)],
-        dtype=torch.int64,
-    )
 
 
 def _true_followers(

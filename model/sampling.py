@@ -18,7 +18,8 @@ Shapes: S sequences, V vocabulary, W candidates in order of falling logit.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -39,6 +40,44 @@ Draw = tuple[int, SamplingParams]
 """The position of the token to draw, and how to draw it."""
 
 
+class Columns(NamedTuple):
+    """How each row draws, on its device. Only the positions change from step to step."""
+
+    seeds_S: torch.Tensor
+    positions_S: torch.Tensor
+    temperatures_S: torch.Tensor
+    top_ks_S: torch.Tensor
+    """The size of the vocabulary where all are kept."""
+    top_ps_S: torch.Tensor
+    """Infinite where all are kept, in spite of rounding."""
+    min_ps_S: torch.Tensor
+
+    @classmethod
+    def of(cls, draws: Sequence[Draw], *, vocab_size: int, device: torch.device) -> "Columns":
+        positions, params = zip(*draws, strict=True)
+        top_ks = [min(p.top_k or vocab_size, vocab_size) for p in params]
+        top_ps = [p.top_p if p.top_p < 1 else math.inf for p in params]
+
+        def column(values: Iterable[float], dtype: torch.dtype) -> torch.Tensor:
+            return torch.tensor([*values], dtype=dtype, device=device)
+
+        return cls(
+            column((p.seed for p in params), torch.int64),
+            column(positions, torch.int64),
+            column((p.temperature for p in params), torch.float32),
+            column(top_ks, torch.int64),
+            column(top_ps, torch.float32),
+            column((p.min_p for p in params), torch.float32),
+        )
+
+    def draws(self) -> list[Draw]:
+        """The same for the host, which waits for the device."""
+        return [
+            (position, SamplingParams(seed=seed, temperature=t, top_k=k, top_p=p, min_p=m))
+            for seed, position, t, k, p, m in zip(*(c.tolist() for c in self), strict=True)
+        ]
+
+
 class Sampler:
     def __init__(self, vocab_size: int, *, device: torch.device | str = "cpu") -> None:
         self.vocab_size = vocab_size
@@ -53,12 +92,21 @@ class Sampler:
     ) -> list[SampledToken]:
         """One token a row; positions are those that the drawn tokens will have."""
         logits_SV = logits_SV.float()
-        adjusted_SV = adjusted(logits_SV, params, contexts or [None] * len(params))
-        ids_S = self.draw(adjusted_SV, list(zip(positions, params, strict=True)))
-        logprobs = logprobs_of(logits_SV, ids_S, [p.num_logprobs for p in params])
-        return [
-            SampledToken(token_id, logprobs.get(row)) for row, token_id in enumerate(ids_S.tolist())
-        ]
+        ids_S = self.adjust_and_draw(logits_SV, positions, params, contexts or [None] * len(params))
+        return told(logits_SV, ids_S, params)
+
+    def adjust_and_draw(
+        self,
+        logits_SV: torch.Tensor,
+        positions: Sequence[int],
+        params: Sequence[SamplingParams],
+        contexts: Sequence[Context | None],
+    ) -> torch.Tensor:
+        adjusted_SV = adjusted(logits_SV, params, contexts)
+        return self.draw(adjusted_SV, list(zip(positions, params, strict=True)))
+
+    def draw_by(self, logits_SV: torch.Tensor, columns: Columns) -> torch.Tensor:
+        return self.draw(logits_SV, columns.draws())
 
     def draw(self, logits_SV: torch.Tensor, draws: Sequence[Draw]) -> torch.Tensor:
         """Each way to draw runs once, over the rows that want it, or not at all."""
@@ -132,6 +180,16 @@ class Sampler:
             & (mass_SW - probs_SW < top_p_S1 * total_S1)
             & (probs_SW >= min_p_S1 * probs_SW[:, :1])
         )
+
+
+def told(
+    logits_SV: torch.Tensor, ids_S: torch.Tensor, params: Sequence[SamplingParams]
+) -> list[SampledToken]:
+    """What was drawn, with logprobs where they are asked for, of the logits as they came."""
+    logprobs = logprobs_of(logits_SV.float(), ids_S, [p.num_logprobs for p in params])
+    return [
+        SampledToken(token_id, logprobs.get(row)) for row, token_id in enumerate(ids_S.tolist())
+    ]
 
 
 def argmax(values_SV: torch.Tensor) -> torch.Tensor:

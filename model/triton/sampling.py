@@ -9,16 +9,14 @@ so that a token at which top-p ends to within rounding may be kept by one of the
 Shapes: S sequences, V vocabulary, W tokens of a block, D = 16 digits, C blocks of a vocabulary.
 """
 
-import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from model.sampling import GREEDY_BELOW, NOISE_STEP, Draw, Sampler
+from model.sampling import GREEDY_BELOW, NOISE_STEP, Columns, Draw, Sampler
 
 BLOCK_W = 4096
 SEARCH_W = 1024
@@ -29,36 +27,14 @@ _LEAST_WEIGHT = tl.constexpr(1e-38)
 _SIGN = tl.constexpr(1 << 31)
 
 
-class Columns(NamedTuple):
-    """How each row draws. Only the positions change from step to step."""
-
-    seeds_S: Tensor
-    positions_S: Tensor
-    temperatures_S: Tensor
-    top_ks_S: Tensor
-    """The size of the vocabulary where all are kept."""
-    top_ps_S: Tensor
-    """Infinite where all are kept, in spite of rounding."""
-    min_ps_S: Tensor
-
-    @classmethod
-    def of(cls, draws: Sequence[Draw], *, vocab_size: int, device: torch.device) -> "Columns":
-        positions, params = zip(*draws, strict=True)
-        return cls(
-            torch.tensor([p.seed for p in params], device=device),
-            torch.tensor(positions, device=device),
-            torch.tensor([p.temperature for p in params], device=device),
-            torch.tensor([min(p.top_k or vocab_size, vocab_size) for p in params], device=device),
-            torch.tensor([p.top_p if p.top_p < 1 else math.inf for p in params], device=device),
-            torch.tensor([p.min_p for p in params], device=device),
-        )
-
-
 class TritonSampler(Sampler):
     """A Sampler that draws here."""
 
     def draw(self, logits_SV: Tensor, draws: Sequence[Draw]) -> Tensor:
         columns = Columns.of(draws, vocab_size=self.vocab_size, device=logits_SV.device)
+        return self.draw_by(logits_SV, columns)
+
+    def draw_by(self, logits_SV: Tensor, columns: Columns) -> Tensor:
         return draw(logits_SV, columns)
 
 

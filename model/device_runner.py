@@ -1,0 +1,147 @@
+"""A runner for a device of its own: steps are launched, and collected while the next is computed.
+
+    launch    on the host: pack; then, queued: upload, forward, draw
+    collect   wait for the ids; logprobs, scores and vectors, where they are asked for
+
+A step of decodes alone is model.decoding's, by graphs where the kernels allow it; any other one is
+packed as on a CPU. What is drawn stays on the device as well, for the next step to go on with.
+
+Shapes: T packed tokens, S rows or draws.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from model.batch import Batch, Collect, Row, SampledToken, StepOutput
+from model.decoding import Decoding, HostRows, Sizes, begun_pages, host_rows, is_decode
+from model.device import Device
+from model.graphs import Graphs
+from model.kernels import PLAIN, Kernels
+from model.runner import Cache, Model, TorchRunner
+from model.step import Computed, Step
+
+
+class DeviceRunner(TorchRunner):
+    """Fulfils model.batch.OverlappingRunner."""
+
+    def __init__(
+        self,
+        model: Model,
+        cache: Cache,
+        device: Device,
+        *,
+        max_model_len: int,
+        max_sequences: int,
+        captures: bool,
+        kernels: Kernels = PLAIN,
+        num_tokens: int | None = None,
+    ) -> None:
+        """cache: its last page is no sequence's, but padding's."""
+        super().__init__(
+            model,
+            cache,
+            max_model_len=max_model_len,
+            kernels=kernels,
+            num_tokens=num_tokens,
+            place=device.place,
+        )
+        self.num_pages = cache.num_pages - 1
+        self._device, self._captures = device, captures
+        self._sizes = Sizes(
+            num_rows=max_sequences,
+            max_model_len=max_model_len,
+            page_size=cache.page_size,
+            spare_page=self.num_pages,
+            vocab_size=self.vocab_size,
+        )
+        self._decoding = Decoding(self._sizes, device.place)
+        self._graphs = Graphs(self._decode_first, device, max_sequences=max_sequences)
+        self._num_decoding = 0
+        """How many rows the device can go on with as they are."""
+
+    def run(self, batch: Batch) -> StepOutput:
+        return self.launch(batch)()
+
+    def launch(self, batch: Batch) -> Collect:
+        is_plain = not batch.copies and all(map(is_decode, batch.rows))
+        collect = self._launch_decodes(batch.rows) if is_plain else self._launch_any(batch)
+        if self._captures and (size := self._graphs.take_missing()):
+            self._device.submit(partial(self._capture, size))  # behind what clients wait for
+            self._num_decoding = 0
+        return collect
+
+    def _launch_decodes(self, rows: Sequence[Row]) -> Collect:
+        size = self._graphs.size_for(len(rows))
+        if self._goes_on_with(rows):
+            begun = begun_pages(rows, self.page_size)
+            news: HostRows | Tensor | None = torch.tensor(begun) if begun else None
+        else:
+            news = host_rows(rows, size, self._sizes)
+        self._num_decoding = len(rows)
+        wait = self._device.submit(partial(self._decode, news, size))
+        return lambda: StepOutput([SampledToken(i) for i in wait()[: len(rows)].tolist()])
+
+    def _goes_on_with(self, rows: Sequence[Row]) -> bool:
+        return len(rows) == self._num_decoding and all(
+            row.drawn_by == index for index, row in enumerate(rows)
+        )
+
+    @torch.inference_mode()
+    def _decode(self, news: HostRows | Tensor | None, size: int) -> Tensor:
+        if isinstance(news, HostRows):
+            self._decoding.write(news, self._device.upload)
+        elif news is not None:
+            self._decoding.write_pages(self._device.upload(news))
+        self._graphs.run(size)
+        return self._decoding.tokens_S[:size]
+
+    @torch.inference_mode()
+    def _decode_first(self, num_rows: int) -> None:
+        """All of a step that a graph holds."""
+        x_SW = self._model.hidden(self._decoding.batch(num_rows), self._cache)
+        logits_SV = self._logits(x_SW).float()
+        self._decoding.advance(self._sampler.draw_by(logits_SV, self._decoding.columns(num_rows)))
+
+    @torch.inference_mode()
+    def _capture(self, size: int) -> Tensor:
+        """A step of padding alone, and what was drawn is kept."""
+        tokens_S = self._decoding.tokens_S.clone()
+        padding = host_rows([], self._sizes.num_rows, self._sizes)
+        self._decoding.write(padding, self._device.upload)
+        self._graphs.capture(size)
+        return self._decoding.tokens_S.copy_(tokens_S)
+
+    def _launch_any(self, batch: Batch) -> Collect:
+        step = Step(batch, page_size=self.page_size)
+        assert step.ragged.token_ids_T.max() < self.vocab_size
+        self._num_decoding = 0
+        computed: list[Computed] = []
+        wait = self._device.submit(partial(self._compute, batch, step, computed))
+
+        @torch.inference_mode()
+        def collect() -> StepOutput:
+            wait()
+            return self._output(step, computed[0])
+
+        return collect
+
+    @torch.inference_mode()
+    def _compute(self, batch: Batch, step: Step, computed: list[Computed]) -> Tensor:
+        upload, tokens_S = self._device.upload, self._decoding.tokens_S
+        self._cache.copy(batch.copies)
+        ragged = step.ragged.moved(upload)
+        places, drawn_by = step.unknown
+        if places:
+            known_S = tokens_S[upload(torch.tensor(drawn_by))]
+            ragged.token_ids_T[upload(torch.tensor(places))] = known_S
+        x_TW = self._model.hidden(ragged, self._cache)
+        logits_SV = self._logits(x_TW[upload(step.drawn_at_S)])
+        ids_S = self._draw(logits_SV, step)
+        rows, draws = step.first_draws
+        if rows:
+            tokens_S[upload(torch.tensor(rows))] = ids_S[upload(torch.tensor(draws))]
+        computed.append(Computed(x_TW, logits_SV, ids_S))
+        return ids_S
