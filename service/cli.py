@@ -7,6 +7,7 @@ the rest.
 """
 
 import logging
+import os
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -39,7 +40,7 @@ from service.config import (
     ServerConfig,
     SimulationConfig,
 )
-from service.engine import client
+from service.engine import client, ranks
 from service.engine.protocol import EngineStatus
 from service.errors import CommandError
 from service.flags import with_knobs
@@ -106,6 +107,8 @@ def serve(
 ) -> None:
     """Serve MODEL over HTTP, by OpenAI's API."""
     logs.configure(server_config.log_format)
+    if ranks.is_other(engine, os.environ):
+        ranks.serve_rank(hub.resolve(model), engine)
     keys = read_keys(server_config.api_key_file) if server_config.api_key_file else None
     # Before anything is imported, fetched or loaded, which may take minutes:
     with (

@@ -75,6 +75,9 @@ class EngineConfig:
     quantization: str = knob(
         "auto", "int8, none for float32, or auto: int8 where model and machine allow."
     )
+    tensor_parallel_size: int = knob(
+        1, "Processes that compute the model together, one for each GPU; on CPUs in float32."
+    )
     speculative: str = knob(
         "none",
         "prompt-lookup: guess that an answer goes on as the prompt, or it, did before; or none.",
@@ -88,7 +91,11 @@ class EngineConfig:
             require(value < INT64_END, name, value, f"take less than {INT64_END}")
         one_of(self, ("auto", "none", "int8"), "quantization")
         one_of(self, ("none", "prompt-lookup"), "speculative")
-        at_least(self, 1, "max_batch_tokens", "step_timeout")
+        at_least(self, 1, "max_batch_tokens", "step_timeout", "tensor_parallel_size")
+        is_split = self.tensor_parallel_size > 1
+        remedy = "it runs in one process only: take auto or none, or --tensor-parallel-size 1"
+        fits = not (is_split and self.quantization == "int8")
+        require(fits, "quantization", self.quantization, remedy)
         fit_batch(self.max_sequences, self.max_batch_tokens)
         at_least(self, 0, "max_model_len", "kv_cache_memory", "threads")
 

@@ -24,6 +24,7 @@ KNOBS = {
         "kv_cache_memory",
         "threads",
         "quantization",
+        "tensor_parallel_size",
         "speculative",
         "step_timeout",
     ],

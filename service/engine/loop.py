@@ -120,8 +120,12 @@ def exit_with_parent() -> None:
     os._exit(1)
 
 
-def main(load: Load) -> None:
-    """Read the spec, a line of JSON on stdin, and run."""
+def read_spec() -> EngineSpec:
+    """A line of JSON on stdin; its end will be that of this process."""
     spec = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineSpec)
     threading.Thread(target=exit_with_parent, daemon=True).start()
-    run(spec, load)
+    return spec
+
+
+def main(load: Load) -> None:
+    run(read_spec(), load)
