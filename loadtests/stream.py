@@ -125,8 +125,7 @@ def observe(target: Target, work: Work, due: float | None = None) -> Observation
     except TimeoutError:
         observation.fault = StreamError("timeout", f"not over after {target.timeout:g} s")
     except (OSError, HTTPException) as error:
-        kind: Fault = "cut stream" if observation.times else "unreachable"
-        observation.fault = StreamError(kind, f"{type(error).__name__}: {error}")
+        observation.fault = StreamError("unreachable", f"{type(error).__name__}: {error}")
     observation.ended = time.perf_counter()
     return observation
 
@@ -138,7 +137,12 @@ def _ask(target: Target, observation: Observation) -> None:
         with connection.getresponse() as response:
             if response.status != 200:
                 raise _refusal(response)
-            _read(response, observation, target)
+            try:
+                _read(response, observation, target)
+            except TimeoutError:
+                raise
+            except (OSError, HTTPException) as error:
+                raise StreamError("cut stream", f"{type(error).__name__}: {error}") from error
 
 
 def _refusal(response: HTTPResponse) -> StreamError:

@@ -3,6 +3,7 @@
 import json
 import socket
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -137,6 +138,22 @@ def free_port() -> int:
 def test_nobody_there_is_unreachable() -> None:
     target = Target(url=f"http://127.0.0.1:{free_port()}", timeout=SECONDS)
     assert kind(observe(target, make_work())) == "unreachable"
+
+
+@pytest.mark.parametrize("body", [b"", b"3f\r\n" + ROLE[:20]], ids=["head", "role"])
+def test_a_stream_that_breaks_before_its_first_text_is_cut(body: bytes) -> None:
+    head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as threads:
+        threads.submit(break_off, listener, head + body)
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        assert kind(observe(Target(url=url, timeout=SECONDS), make_work())) == "cut stream"
+
+
+def break_off(listener: socket.socket, said: bytes) -> None:
+    connection, _ = listener.accept()
+    with connection:
+        connection.recv(1 << 16)
+        connection.sendall(said)
 
 
 def test_a_server_that_says_nothing_times_out() -> None:
