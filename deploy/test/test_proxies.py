@@ -5,6 +5,7 @@ Not part of `make test`, since it needs the proxies: `make test-proxy`.
 """
 
 import asyncio
+import csv
 import json
 import shutil
 import signal
@@ -14,7 +15,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
@@ -239,3 +240,56 @@ def test_a_rolling_restart_loses_nothing(proxy: str, replicas: list[Replica]) ->
 
     ends = asyncio.run(load_during(proxy, restart_all))
     assert set(ends) == {WHOLE}, ends
+
+
+def test_locusts_users_lose_nothing_either(
+    proxy: str, replicas: list[Replica], tmp_path: Path
+) -> None:
+    """Of loadtests/, at work while one replica is killed, and later both are restarted in turn."""
+    with locust(proxy, tmp_path / "killed") as killed:
+        replicas[0].kill()
+        replicas[0].start()
+        wait_until(replicas[0].is_ready)
+        time.sleep(3)
+    assert set(killed) <= {"", "cut stream"}, killed
+    assert killed["cut stream"] <= NUM_CLIENTS
+    with locust(proxy, tmp_path / "restarted") as restarted:
+        for replica in replicas:
+            replica.drain()
+            replica.start()
+            wait_until(replica.is_ready)
+            time.sleep(3)
+    assert set(restarted) == {""}, restarted
+    assert min(killed[""], restarted[""]) > NUM_CLIENTS
+
+
+@contextmanager
+def locust(url: str, tables: Path) -> Iterator[Counter[str]]:
+    """In the end, how many requests had which fault, "" for none."""
+    options = ["--headless", "-u", str(NUM_CLIENTS), "-t", f"{SECONDS}s", "--stop-timeout", "60"]
+    options += ["--scenario", "completions", "--only-summary", "--csv", str(tables)]
+    command = [sys.executable, "-m", "locust", "-f", "loadtests/locustfile.py", "--host", url]
+    ends: Counter[str] = Counter()
+    with tables.with_suffix(".log").open("w") as log:
+        process = subprocess.Popen([*command, *options], cwd=ROOT, stdout=log, stderr=log)
+    try:
+        wait_until(lambda: num_ended(tables) > 0)
+        yield ends
+    finally:
+        process.terminate()
+        process.wait(SECONDS)
+    for row in rows(tables, "failures"):
+        fault = row["Error"].removeprefix("StreamError('").partition(":")[0]
+        ends[fault] += int(row["Occurrences"])
+    ends[""] = num_ended(tables) - ends.total()
+
+
+def num_ended(tables: Path) -> int:
+    """Requests that have ended, well or not."""
+    requests = [row for row in rows(tables, "stats") if row["Type"] == "POST"]
+    return sum(int(row["Request Count"]) for row in requests)
+
+
+def rows(tables: Path, name: str) -> list[dict[str, str]]:
+    path = tables.with_name(f"{tables.name}_{name}.csv")
+    return list(csv.DictReader(path.read_text().splitlines())) if path.exists() else []
