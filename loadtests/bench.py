@@ -171,6 +171,10 @@ def complain(line: str) -> None:
 
 def compare(comparison: Comparison) -> None:
     before, after = (read(file) for file in (comparison.before, comparison.after))
+    if before.scenario != after.scenario:
+        raise BenchError(
+            f"{before.scenario} and {after.scenario} are different work, whose ratio says nothing"
+        )
     if not table.pairs(before, after):
         raise BenchError("the two reports have no load in common: run both with the same levels")
     if before.label == after.label:

@@ -72,6 +72,12 @@ def test_a_sweep_is_measured_judged_reported_and_compared(tmp_path: Path) -> Non
     assert re.search(r"c=3 +1\.00 +1\.00", done.stdout)
     assert "after / before" in (tmp_path / "compare.html").read_text()
 
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(report | {"scenario": "chat-short"}))
+    done = octavo_bench("--compare", file, other, "--out", tmp_path)
+    assert done.returncode == 2
+    assert "mixed and chat-short are different work" in done.stderr
+
 
 @pytest.mark.slow
 def test_an_open_loop_does_not_omit_what_its_load_delays(tmp_path: Path) -> None:
