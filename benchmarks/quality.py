@@ -25,7 +25,7 @@ from model.native.cache import NativeCache
 from model.native.library import PAGE_SIZE, builds
 from model.native.transformer import load_native
 from model.packing import pack
-from model.runner import Cache, Model
+from model.torch_runner import Cache, Model
 from model.weights.load import load_model
 from service import hub
 from service.cli import DEFAULT_MODEL

@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 from model.batch import SamplingParams
 from model.host import usable_cores
-from model.runner import TorchRunner, load_runner
+from model.runner import load_runner
+from model.torch_runner import TorchRunner
 from service import hub
 from service.cli import DEFAULT_MODEL
 from service.engine.engine import Engine

@@ -21,7 +21,7 @@ from model.host import usable_cores
 from model.native.cache import NativeCache
 from model.native.library import PAGE_SIZE, PHASES, builds
 from model.native.transformer import NativeTransformer, load_native
-from model.runner import TorchRunner
+from model.torch_runner import TorchRunner
 from model.weights.names import num_parameters
 from service import hub
 from service.cli import DEFAULT_MODEL

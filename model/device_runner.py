@@ -20,8 +20,8 @@ from model.decoding import Decoding, HostRows, Sizes, begun_pages, host_rows, is
 from model.device import Device
 from model.graphs import Graphs
 from model.kernels import PLAIN, Kernels
-from model.runner import Cache, Model, TorchRunner
 from model.step import Computed, Step
+from model.torch_runner import Cache, Model, TorchRunner
 
 
 class DeviceRunner(TorchRunner):
@@ -50,15 +50,16 @@ class DeviceRunner(TorchRunner):
         )
         self.num_pages = cache.num_pages - 1
         self._device, self._captures = device, captures
+        num_rows = max(max_sequences, 2)  # warm_up's
         self._sizes = Sizes(
-            num_rows=max_sequences,
+            num_rows=num_rows,
             max_model_len=max_model_len,
             page_size=cache.page_size,
             spare_page=self.num_pages,
             vocab_size=self.vocab_size,
         )
         self._decoding = Decoding(self._sizes, device.place)
-        self._graphs = Graphs(self._decode_first, device, max_sequences=max_sequences)
+        self._graphs = Graphs(self._decode_first, device, most=num_rows)
         self._num_decoding = 0
         """How many rows the device can go on with as they are."""
 

@@ -14,9 +14,9 @@ SMALL_STEP, LARGE_STEP, LARGE_FROM = 8, 32, 64
 
 
 class Graphs:
-    def __init__(self, step: Callable[[int], None], device: Device, *, max_sequences: int) -> None:
+    def __init__(self, step: Callable[[int], None], device: Device, *, most: int) -> None:
         """step: takes the number of rows, and computes the first ones of what is on the device."""
-        self.sizes = graph_sizes(max_sequences)
+        self.sizes = graph_sizes(most)
         self._step, self._device = step, device
         self._replays: dict[int, Callable[[], None]] = {}
         self._missing = list(self.sizes)

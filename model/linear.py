@@ -30,7 +30,11 @@ class PackedLinear(nn.Module):
 
 @torch.inference_mode()
 def packed(linear: nn.Linear) -> nn.Module:
-    """Itself where there is no oneDNN; else its plain weights are no longer needed."""
+    """Itself where there is no oneDNN, or for other numbers than a CPU's float32; else its plain
+    weights are no longer needed."""
+    weight = linear.weight
+    if weight.device.type != "cpu" or weight.dtype != torch.float32:
+        return linear
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return linear
     return PackedLinear(linear.weight.detach(), linear.bias)

@@ -75,6 +75,15 @@ class EngineConfig:
     quantization: str = knob(
         "auto", "int8, none for float32, or auto: int8 where model and machine allow."
     )
+    dtype: str = knob(
+        "auto", "float32, bfloat16 or float16; auto: on a GPU halves, on a CPU what is fastest."
+    )
+    kv_cache_dtype: str = knob(
+        "auto", "fp8: keys and values in 8 bits, with a scale for each; auto: as the model."
+    )
+    gpu_memory_utilization: float = knob(
+        0.0, "Share of a GPU's memory to take, cache and all; 0: nine tenths."
+    )
     tensor_parallel_size: int = knob(
         1, "Processes that compute the model together, one for each GPU; on CPUs in float32."
     )
@@ -85,12 +94,15 @@ class EngineConfig:
     step_timeout: float = knob(120.0, "Seconds of silence after which the engine is restarted.")
 
     def __post_init__(self) -> None:
-        words = ("quantization", "speculative")
+        words = ("quantization", "speculative", "dtype", "kv_cache_dtype")
         for name in [field_.name for field_ in fields(self) if field_.name not in words]:
             value = getattr(self, name)
             require(value < INT64_END, name, value, f"take less than {INT64_END}")
         one_of(self, ("auto", "none", "int8"), "quantization")
         one_of(self, ("none", "prompt-lookup"), "speculative")
+        one_of(self, ("auto", "float32", "bfloat16", "float16"), "dtype")
+        one_of(self, ("auto", "fp8"), "kv_cache_dtype")
+        between(self, 0, 1, "gpu_memory_utilization")
         at_least(self, 1, "max_batch_tokens", "step_timeout", "tensor_parallel_size")
         is_split = self.tensor_parallel_size > 1
         remedy = "it runs in one process only: take auto or none, or --tensor-parallel-size 1"

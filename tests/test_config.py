@@ -24,6 +24,9 @@ KNOBS = {
         "kv_cache_memory",
         "threads",
         "quantization",
+        "dtype",
+        "kv_cache_dtype",
+        "gpu_memory_utilization",
         "tensor_parallel_size",
         "speculative",
         "step_timeout",
@@ -100,9 +103,12 @@ def test_defaults_are_valid(config: type[Any]) -> None:
         *[
             (EngineConfig, field.name, 1 << 63, f"take less than {1 << 63}")
             for field in fields(EngineConfig)
-            if field.name not in ("quantization", "speculative")
+            if isinstance(field.default, int | float)
         ],
         (EngineConfig, "quantization", "int4", "take one of ('auto', 'none', 'int8')"),
+        (EngineConfig, "dtype", "int4", "take one of ('auto', 'float32', 'bfloat16', 'float16')"),
+        (EngineConfig, "kv_cache_dtype", "int8", "take one of ('auto', 'fp8')"),
+        (EngineConfig, "gpu_memory_utilization", 1.1, "take 0 to 1"),
         (EngineConfig, "speculative", "draft", "take one of ('none', 'prompt-lookup')"),
         (ServerConfig, "port", -1, "take 0 to 65535"),
         (ServerConfig, "port", 65536, "take 0 to 65535"),

@@ -15,8 +15,8 @@ from model.device import CpuDevice, Device
 from model.device_runner import DeviceRunner
 from model.graphs import graph_sizes
 from model.kv_cache import CPU, KVCache
-from model.runner import TorchRunner
 from model.sampling import Columns, Sampler
+from model.torch_runner import TorchRunner
 from model.transformer import Transformer
 from service.engine.engine import Engine
 from service.engine.messages import Event, Request
@@ -175,3 +175,16 @@ def test_the_sizes_of_graphs() -> None:
     assert graph_sizes(1) == [1]
     assert graph_sizes(5) == [1, 2, 4, 5]
     assert graph_sizes(100) == [1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 96, 100]
+
+
+def test_one_sequence_at_a_time_can_be_warmed_up() -> None:
+    runner = DeviceRunner(
+        model(),
+        empty_cache(model(), num_pages=5),
+        CpuDevice(),
+        max_model_len=MAX_MODEL_LEN,
+        max_sequences=1,
+        captures=True,
+    )
+    runner.warm_up()
+    assert runner.num_pages == 4

@@ -12,7 +12,7 @@ from model.batch import Batch, Row, SamplingParams
 from model.config import load_config
 from model.kv_cache import KVCache
 from model.packing import pack
-from model.runner import TorchRunner
+from model.torch_runner import TorchRunner
 from model.transformer import Transformer
 from model.weights.load import load_model
 from model.weights.names import num_parameters

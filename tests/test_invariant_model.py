@@ -21,7 +21,7 @@ from torch import nn
 from model.batch import SampledToken, SamplingParams, TokenLogprobs
 from model.kv_cache import KVCache
 from model.linear import packed
-from model.runner import TorchRunner
+from model.torch_runner import TorchRunner
 from model.transformer import Transformer
 from service.engine.engine import Engine
 from service.engine.messages import Request

@@ -18,7 +18,8 @@ from model.native.cache import NativeCache
 from model.native.library import INPUT_GROUP, PAGE_SIZE, PHASES, WEIGHT_GROUP, builds
 from model.native.transformer import NativeTransformer, is_native
 from model.packing import pack
-from model.runner import TorchRunner, load_runner
+from model.runner import load_runner
+from model.torch_runner import TorchRunner
 from model.transformer import Transformer
 from model.weights.names import num_parameters
 from tests.tiny_llama import CONFIG, random_transformer, transformers_llama

@@ -17,7 +17,7 @@ from model.native.cache import NativeCache
 from model.native.library import PAGE_SIZE, builds
 from model.native.transformer import load_native
 from model.packing import pack
-from model.runner import Cache, Model
+from model.torch_runner import Cache, Model
 from model.weights.load import load_model, read_parameters
 from model.weights.names import FREQUENCY_DIVISORS, gguf_places
 

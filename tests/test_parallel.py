@@ -13,7 +13,8 @@ from model.config import ModelConfig
 from model.errors import ModelError
 from model.families.hugging_face import describe
 from model.parallel import ALONE, Ranks, share
-from model.runner import TorchRunner, load_runner
+from model.runner import load_runner
+from model.torch_runner import TorchRunner
 from model.weights.names import Place
 from model.weights.shards import shard
 from model.weights.stored import StoredTensor

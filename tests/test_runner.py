@@ -13,7 +13,9 @@ from model.batch import Batch, Row, SampledToken, SamplingParams, Scoring
 from model.errors import ModelError
 from model.footprint import float32_page_bytes
 from model.rope import inverse_frequencies
-from model.runner import TorchRunner, load_runner
+from model.runner import load_runner
+from model.torch_runner import TorchRunner
+from model.transformer import Transformer
 from tests.families import KINDS, LONG_FACTORS, SHORT_FACTORS, SIZES
 from tests.tiny_llama import CONFIG, empty_cache, random_transformer, transformers_llama
 
@@ -274,3 +276,53 @@ def test_rotations_go_by_the_context_that_is_served(
     config = load(tmp_path, max_model_len=max_model_len)._model.config
     divisor = {"long": LONG_FACTORS, "short": SHORT_FACTORS}[factor][1]
     assert inverse_frequencies(config)[1].item() == pytest.approx(1000 ** (-1 / 4) / divisor)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "tolerance"),
+    [
+        ({"dtype": "float32"}, 1e-4),
+        ({"dtype": "bfloat16"}, 0.2),
+        ({"dtype": "float16"}, 0.05),
+        ({"kv_cache_dtype": "fp8"}, 0.3),
+        ({"dtype": "bfloat16", "kv_cache_dtype": "fp8"}, 0.4),
+    ],
+    ids=str,
+)
+def test_any_numbers_give_about_the_same_logprobs(
+    folder: Path, numbers: dict[str, str], tolerance: float
+) -> None:
+    def logprobs(runner: TorchRunner) -> list[float]:
+        ids = list(prompt(40, 0).token_ids)
+        runner.run(Batch([Row(ids[:30], 0, range(4), None)]))
+        row = Row(ids[30:], 30, range(4), None, scoring=Scoring([*ids[31:], 5], 0))
+        return [score.chosen for score in runner.run(Batch([row])).scores[0]]
+
+    runner = load(folder, quantization="auto", **numbers)
+    assert runner.attention == "reference"
+    assert logprobs(runner) == pytest.approx(logprobs(load(folder)), abs=tolerance)
+    model = runner._model
+    assert isinstance(model, Transformer)
+    assert str(model.dtype) == f"torch.{numbers.get('dtype', 'float32')}"
+
+
+def test_a_cache_of_few_bits_holds_more_pages(folder: Path) -> None:
+    memory = 8 * PAGE_BYTES
+    assert load(folder, kv_cache_memory=memory, dtype="bfloat16").num_pages == 16
+    scaled = 8 * 32 // (8 + 4)  # of a head's 8 numbers, a byte each, and a scale
+    assert load(folder, kv_cache_memory=memory, kv_cache_dtype="fp8").num_pages == scaled
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dtype": "bfloat16"}, "int8, which has numbers of its own, and dtype is bfloat16"),
+        ({"kv_cache_dtype": "fp8"}, "int8, which has no cache of kv_cache_dtype fp8"),
+        ({"gpu_memory_utilization": 0.5}, r"gpu_memory_utilization is 0.5, but there is no GPU"),
+    ],
+)
+def test_numbers_that_cannot_be_had_are_refused(
+    folder: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ModelError, match=message):
+        load(folder, quantization="int8", **changes)

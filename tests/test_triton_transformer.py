@@ -11,7 +11,7 @@ from model.attention import triton_paged
 from model.batch import Batch, Row, SamplingParams
 from model.kernels import PLAIN, Kernels
 from model.kv_cache import KVCache
-from model.runner import TorchRunner
+from model.torch_runner import TorchRunner
 from model.transformer import Transformer
 from model.triton import fused
 from model.triton.sampling import TritonSampler

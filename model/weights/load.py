@@ -1,4 +1,4 @@
-"""A model's file or folder → a Transformer with its weights, as float32, its linear layers packed.
+"""A model's file or folder → a Transformer with its weights; as float32, its linear layers packed.
 
 Of a tensor that is missing, unknown or of the wrong shape, the error says which one it is.
 """
@@ -6,7 +6,6 @@ Of a tensor that is missing, unknown or of the wrong shape, the error says which
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
-from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,13 @@ from torch.overrides import TorchFunctionMode
 
 from model.config import ModelConfig
 from model.errors import ModelError
-from model.footprint import float32_weight_bytes
+from model.footprint import FLOAT32_BYTES, float32_weight_bytes
 from model.host import available_memory
 from model.kernels import PLAIN, Kernels
+from model.kv_cache import CPU
 from model.linear import packed
 from model.parallel import ALONE, Ranks, share
+from model.place import check_gpu_memory
 from model.transformer import Transformer
 from model.weights import gguf_tensors, safetensors
 from model.weights.changes import changed
@@ -69,14 +70,24 @@ def load_model(
     report: Report,
     kernels: Kernels = PLAIN,
     ranks: Ranks = ALONE,
+    device: torch.device = CPU,
+    dtype: torch.dtype = torch.float32,
 ) -> Transformer:
     """config: of the whole model, of which the Transformer is this rank's share."""
-    check_memory(path, _weight_bytes(config, ranks))
+    needed = _weight_bytes(config, ranks) * dtype.itemsize // FLOAT32_BYTES
+    if device.type == "cpu":
+        check_memory(path, needed)
+    else:
+        check_gpu_memory(needed)
     model = skeleton(config, kernels, ranks)
-    read_parameters(path, config, partial(_set, model), report=report, ranks=ranks)
+
+    def take(parameter: str, values: Tensor) -> None:
+        _set(model, parameter, values.to(device, dtype))
+
+    read_parameters(path, config, take, report=report, ranks=ranks)
     if config.tied_head:
         _set(model, "head.weight", model.embedding.weight)
-    return model
+    return model.to(device)
 
 
 def read_parameters(
@@ -128,7 +139,7 @@ def skeleton(config: ModelConfig, kernels: Kernels = PLAIN, ranks: Ranks = ALONE
 def _set(model: Transformer, parameter: str, values: Tensor) -> None:
     """Linear layers are packed at once, so that no second copy of all weights ever exists."""
     if parameter == FREQUENCY_DIVISORS:
-        model.frequency /= values
+        model.frequency /= values.to(CPU, torch.float32)
         return
     name, _, kind = parameter.rpartition(".")
     module = model.get_submodule(name)

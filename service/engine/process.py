@@ -39,6 +39,9 @@ def load_share(spec: EngineSpec, progress: Progress) -> tuple[Runner, Ranks]:
         kv_cache_memory=config.kv_cache_memory,
         threads=config.threads,
         quantization=config.quantization,
+        dtype=config.dtype,
+        kv_cache_dtype=config.kv_cache_dtype,
+        gpu_memory_utilization=config.gpu_memory_utilization,
         progress=progress,
         ranks=ranks,
     )
