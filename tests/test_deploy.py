@@ -261,3 +261,15 @@ def test_scripts_are_clean() -> None:
 
 def test_dockerfile_is_clean() -> None:
     run(tool("hadolint"), ROOT / "Dockerfile")
+
+
+def test_what_the_image_copies_is_not_ignored() -> None:
+    """.dockerignore refuses everything, and names what it lets through."""
+    copies = re.findall(
+        r"^COPY (?!--from)(.+) \S+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE
+    )
+    names = {name for sources in copies for name in sources.split()} - {"."}
+    let_through = re.findall(r"^!(\S+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE)
+    assert names
+    assert names <= set(let_through)
+    assert all((ROOT / name).exists() for name in let_through)
