@@ -107,7 +107,7 @@ def serve(
 ) -> None:
     """Serve MODEL over HTTP, by OpenAI's API."""
     logs.configure(server_config.log_format)
-    if ranks.is_other(engine, os.environ):
+    if engine.tensor_parallel_size > 1 and ranks.is_other(engine, os.environ):
         ranks.serve_rank(hub.resolve(model), engine)
     keys = read_keys(server_config.api_key_file) if server_config.api_key_file else None
     # Before anything is imported, fetched or loaded, which may take minutes:

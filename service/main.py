@@ -13,8 +13,10 @@ from importlib.util import LazyLoader, find_spec, module_from_spec
 LAZY = (
     "importlib.metadata",
     "service.app",
+    "service.bench",
     "service.doctor",
     "service.engine.client",
+    "service.engine.ranks",
     "service.hub",
     "service.inspection",
     "service.otel",

@@ -37,19 +37,16 @@ log = logging.getLogger(__name__)
 
 def is_other(config: EngineConfig, variables: Mapping[str, str]) -> bool:
     """Whether this process is told to be another rank than 0."""
-    told = from_variables(variables, size=config.tensor_parallel_size) if is_split(config) else None
+    size = config.tensor_parallel_size
+    told = from_variables(variables, size=size) if size > 1 else None
     return told is not None and told.rank > 0
-
-
-def is_split(config: EngineConfig) -> bool:
-    return config.tensor_parallel_size > 1
 
 
 def meet(spec: EngineSpec) -> Rendezvous | None:
     """Where this rank meets the others, which rank 0 starts unless it is told that they are there.
     None for a model that one process computes."""
     size = spec.config.tensor_parallel_size
-    if not is_split(spec.config):
+    if size == 1:
         return None
     if told := from_variables(os.environ, size=size):
         return told if told.rank else listening(told)
