@@ -16,15 +16,26 @@ GPU_MEMORY_UTILIZATION = 0.9
 """What of a GPU's memory is taken unless another share is asked for."""
 
 
-def choose_place(*, dtype: str, kv_cache_dtype: str) -> Place:
-    """auto: on a GPU bfloat16, or float16 where that is all it has; on a CPU float32."""
-    device = torch.device("cuda", torch.cuda.current_device()) if has_gpu() else CPU
+def choose_place(*, dtype: str, kv_cache_dtype: str, local_rank: int = 0) -> Place:
+    """auto: on a GPU bfloat16, or float16 where that is all it has; on a CPU float32.
+    local_rank: among the processes of this host, each of which has a GPU to itself."""
+    device = _take_gpu(local_rank) if has_gpu() else CPU
     numbers = _default_dtype() if dtype == "auto" else DTYPES[dtype]
     return Place(device, numbers, FLOAT8 if kv_cache_dtype == "fp8" else numbers)
 
 
 def has_gpu() -> bool:
     return torch.cuda.is_available()
+
+
+def _take_gpu(index: int) -> torch.device:
+    if index >= torch.cuda.device_count():
+        raise ModelError(
+            f"tensor_parallel_size wants a GPU for each process, but this host has only "
+            f"{torch.cuda.device_count()}: take that or less, or more hosts"
+        )
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
 
 
 def _default_dtype() -> torch.dtype:

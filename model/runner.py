@@ -75,7 +75,8 @@ def load_runner(
     """
     torch.set_num_threads(_num_threads(threads, ranks.num_local))
     config = load_config(path)
-    place = choose_place(dtype=dtype, kv_cache_dtype=kv_cache_dtype)
+    local_rank = ranks.rank % ranks.num_local
+    place = choose_place(dtype=dtype, kv_cache_dtype=kv_cache_dtype, local_rank=local_rank)
     _check_utilization(gpu_memory_utilization, place)
     plain = _plain_reason(place, dtype=dtype, kv_cache_dtype=kv_cache_dtype, ranks=ranks)
     build = _native_build(quantization, config, plain)
@@ -97,7 +98,7 @@ def load_runner(
         num_pages = affordable_pages(of_all, memory=kv_cache_memory, most=most)
     cache = loaded.allocate(loaded.model.config, num_pages=ranks.least(num_pages))
     max_model_len = _affordable_len(config, max_model_len, cache, num_spare=int(is_on_gpu))
-    make = partial(_device_runner, max_sequences=max_sequences) if is_on_gpu else _cpu_runner
+    make = partial(_device_runner, ranks, max_sequences) if is_on_gpu else _cpu_runner
     runner = make(loaded, cache, max_model_len=max_model_len, num_tokens=num_tokens(path))
     progress("warm-up", "", 0.0)
     runner.warm_up()
@@ -124,12 +125,25 @@ def _cpu_runner(loaded: Loaded, cache: Cache, **limits: Any) -> TorchRunner:
     return TorchRunner(loaded.model, cache, kernels=loaded.kernels, **limits)
 
 
-def _device_runner(loaded: Loaded, cache: Cache, **limits: Any) -> TorchRunner:
-    """Graphs hold what never asks the device: kernels that don't, and no experts."""
-    model, kernels, device = loaded.model, loaded.kernels, CudaDevice()
-    asks_nothing = kernels.attention_name == "triton_paged" and kernels.sampler is not Sampler
-    captures = asks_nothing and model.config.num_experts == 0
-    return DeviceRunner(model, cache, device, captures=captures, kernels=kernels, **limits)
+def _device_runner(
+    ranks: Ranks, max_sequences: int, loaded: Loaded, cache: Cache, **limits: Any
+) -> TorchRunner:
+    return DeviceRunner(
+        loaded.model,
+        cache,
+        CudaDevice(),
+        max_sequences=max_sequences,
+        captures=ranks.size == 1 and _asks_nothing(loaded),
+        kernels=loaded.kernels,
+        **limits,
+    )
+
+
+def _asks_nothing(loaded: Loaded) -> bool:
+    """Whether a step of decodes never waits for the device, so that a graph can hold it."""
+    is_triton = loaded.kernels.attention_name == "triton_paged"
+    draws_there = loaded.kernels.sampler is not Sampler
+    return is_triton and draws_there and loaded.model.config.num_experts == 0
 
 
 def _gpu_memory(

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import cycle
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -14,7 +16,10 @@ from model.batch import Batch, OverlappingRunner, Row, SamplingParams
 from model.device import CpuDevice, Device
 from model.device_runner import DeviceRunner
 from model.graphs import graph_sizes
+from model.kernels import PLAIN
 from model.kv_cache import CPU, KVCache
+from model.parallel import Ranks
+from model.runner import Loaded, _device_runner
 from model.sampling import Columns, Sampler
 from model.torch_runner import TorchRunner
 from model.transformer import Transformer
@@ -33,6 +38,10 @@ WAYS = (
     SamplingParams(repetition_penalty=1.3, seed=2),
     SamplingParams(logit_bias={5: 3.0}, seed=4),
 )
+
+
+class OtherSampler(Sampler):
+    pass
 
 
 @cache
@@ -188,3 +197,34 @@ def test_one_sequence_at_a_time_can_be_warmed_up() -> None:
     )
     runner.warm_up()
     assert runner.num_pages == 4
+
+
+@pytest.mark.parametrize(
+    ("attention_name", "sampler", "num_experts", "num_ranks", "captures"),
+    [
+        ("triton_paged", OtherSampler, 0, 1, True),
+        ("varlen", OtherSampler, 0, 1, False),
+        ("triton_paged", Sampler, 0, 1, False),
+        ("triton_paged", OtherSampler, 4, 1, False),
+        ("triton_paged", OtherSampler, 0, 2, False),
+    ],
+)
+def test_graphs_hold_what_asks_for_nothing(
+    attention_name: str,
+    sampler: type[Sampler],
+    num_experts: int,
+    num_ranks: int,
+    captures: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("model.runner.CudaDevice", CpuDevice)
+    kernels = PLAIN._replace(attention_name=attention_name, sampler=sampler)
+    config = replace(CONFIG, num_experts=num_experts, num_active_experts=1, expert_size=8)
+    stub = SimpleNamespace(config=config)
+    loaded = Loaded(cast(Any, stub), kernels, CPU, 16, 1, KVCache.allocate)
+    cache = empty_cache(model(), num_pages=5)
+    runner = _device_runner(
+        Ranks(size=num_ranks), 3, loaded, cache, max_model_len=MAX_MODEL_LEN, num_tokens=None
+    )
+    assert isinstance(runner, DeviceRunner)
+    assert runner._captures is captures

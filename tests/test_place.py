@@ -25,7 +25,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """PyTorch's word on a GPU that isn't there."""
     facts: dict[str, Any] = {
         "is_available": lambda: True,
-        "current_device": lambda: 1,
+        "device_count": lambda: 2,
+        "set_device": lambda index: None,
         "is_bf16_supported": lambda: True,
         "mem_get_info": lambda: (10 * GIB, 80 * GIB),
         "reset_peak_memory_stats": lambda: None,
@@ -40,7 +41,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def test_numbers_follow_the_device(monkeypatch: pytest.MonkeyPatch, gpu: dict[str, Any]) -> None:
     def chosen(dtype: str, kv_cache_dtype: str = "auto") -> tuple[object, ...]:
-        return tuple(choose_place(dtype=dtype, kv_cache_dtype=kv_cache_dtype))
+        return tuple(choose_place(dtype=dtype, kv_cache_dtype=kv_cache_dtype, local_rank=1))
 
     assert chosen("auto") == (torch.device("cuda:1"), torch.bfloat16, torch.bfloat16)
     assert chosen("float16", "fp8") == (torch.device("cuda:1"), torch.float16, FLOAT8)
@@ -48,6 +49,11 @@ def test_numbers_follow_the_device(monkeypatch: pytest.MonkeyPatch, gpu: dict[st
     assert chosen("auto")[1] == torch.float16
     monkeypatch.setattr("model.place.torch.cuda.is_available", lambda: False)
     assert chosen("auto") == (torch.device("cpu"), torch.float32, torch.float32)
+
+
+def test_each_process_of_a_host_has_a_gpu_to_itself(gpu: dict[str, Any]) -> None:
+    with pytest.raises(ModelError, match="a GPU for each process, but this host has only 2"):
+        choose_place(dtype="auto", kv_cache_dtype="auto", local_rank=2)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, FLOAT8])
