@@ -29,8 +29,8 @@ from model.config import ModelConfig
 from model.errors import ModelError
 from model.rendezvous import Rendezvous
 
-BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
-"""By the device that computes; messages are the CPU's in either case."""
+CPU_BACKEND, GPU_BACKEND = "gloo", "cpu:gloo,cuda:nccl"
+"""Messages are the CPU's in either case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class SplitEmbedding(nn.Embedding):
         return self.ranks.sum_(x_TW.masked_fill_(elsewhere_T[:, None], 0))
 
 
-def join(rendezvous: Rendezvous, *, seconds: float, device: str = "cpu") -> Ranks:
+def join(rendezvous: Rendezvous, *, seconds: float) -> Ranks:
     """Waits for the other ranks. Any exchange that takes longer than this raises RuntimeError, as
     does one with a rank that has died."""
     timeout = timedelta(seconds=seconds)
@@ -127,7 +127,7 @@ def join(rendezvous: Rendezvous, *, seconds: float, device: str = "cpu") -> Rank
         master_listen_fd=rendezvous.listener if is_first else None,
     )
     dist.init_process_group(
-        BACKENDS[device],
+        GPU_BACKEND if torch.cuda.is_available() else CPU_BACKEND,
         store=store,
         rank=rendezvous.rank,
         world_size=rendezvous.size,
