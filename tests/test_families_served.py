@@ -26,6 +26,7 @@ from tests.served import SECONDS, serve
 from tests.test_gguf_families import FILES, PLAIN, write
 
 NUM_TOKENS = 12
+MOST_TOKENS, MOST_SEQUENCES = 64, 8
 PROMPTS = ["The capital of France is", "ab", " leading, 文 and tabs\t", "def f(x):\n\treturn x"]
 
 Saved = tuple[Path, PreTrainedModel]
@@ -101,17 +102,17 @@ def test_every_family_is_served(kind: Kind, tmp_path: Path) -> None:
     theirs = kind.make(vocab_size=vocab_size)
     theirs.save_pretrained(tmp_path)
     read_gguf_tokenizer(metadata).backend.save(str(tmp_path / "tokenizer.json"))
-    limits = {"max_batch_tokens": 64, "max_sequences": 8}
     runner = load_runner(
         tmp_path,
-        **limits,
+        max_batch_tokens=MOST_TOKENS,
+        max_sequences=MOST_SEQUENCES,
         max_model_len=kind.served_len or 0,
         kv_cache_memory=0,
         threads=1,
         progress=lambda *_: None,
         quantization="none",
     )
-    engine = Engine(runner, **limits)
+    engine = Engine(runner, max_batch_tokens=MOST_TOKENS, max_sequences=MOST_SEQUENCES)
     served = FakeEngine(events_from(engine))
     served.info = engine.info
     prompts = [

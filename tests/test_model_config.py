@@ -151,7 +151,7 @@ def test_a_folder_we_cannot_run_is_refused(
     ("changes", "message"),
     [
         ({"general__architecture": "rwkv6"}, "general.architecture is 'rwkv6'.*It runs llama, q"),
-        ({"llama__expert_count": 8}, "llama.expert_count is 8"),
+        ({"llama__expert_count": 8}, "llama.expert_used_count is missing"),
         ({"llama__rope__scaling__type": "longrope"}, "rope.scaling.type is 'longrope'.*llama, q"),
         ({"llama__rope__scaling__type": "yarn"}, "llama.rope.scaling.factor is missing"),
         ({"llama__rope__dimension_count": 3}, "rotated dimension is 3"),
