@@ -9,6 +9,7 @@
 PYTHON ?= python3
 MODEL ?=
 BENCH ?=
+TESTS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check
@@ -20,7 +21,8 @@ serve: $(VENV)/installed
 	$(BIN)/octavo serve $(MODEL)
 
 test: $(VENV)/installed-dev node-clients
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --cov --cov-report=
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder \
+	    --cov --cov-report= $(TESTS)
 	rm -f .coverage.*  # cut short in processes that tests killed
 	$(BIN)/coverage report --skip-covered --fail-under=95
 	$(BIN)/coverage report --skip-covered --fail-under=100 \

@@ -93,7 +93,9 @@ def test_ten_aggressors_leave_a_small_tenant_its_part() -> None:
     assert share_of_due(small, small, *aggressors) == pytest.approx(1.0, abs=0.1)
 
 
-@pytest.mark.parametrize("num_waiting", [1, 2, 4])
+@pytest.mark.parametrize(
+    "num_waiting", [1, *(pytest.param(num, marks=pytest.mark.slow) for num in (2, 4))]
+)
 @pytest.mark.parametrize("num_aggressors", [1, 10])
 def test_a_tenant_with_few_requests_at_a_time_gets_its_part(
     num_waiting: int, num_aggressors: int

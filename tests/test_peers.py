@@ -189,17 +189,6 @@ def test_a_server_is_started_asked_and_stopped(
     assert found.peak_bytes > 10 << 20  # a Python at the least
 
 
-@pytest.mark.slow
-def test_a_server_that_does_not_do_as_it_is_asked_is_not_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(measure, "WORKLOADS", SMALL)
-    lazy = SERVER.replace("obedient, 200", "lambda body: [], 200")
-    launch = Launch((sys.executable, "-c", lazy), "fake")
-    with pytest.raises(PeerError, match=r"A: .*cut stream"):
-        measure.measure(launch, seed=1, seconds=60, out=tmp_path)
-
-
 def test_memory_is_that_of_all_descendants() -> None:
     command = ("sh", "-c", "sleep 600 & echo; wait")
     with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as shell:

@@ -28,8 +28,8 @@ SHORT = {"prompt": [1, 2, 3], "max_tokens": 8, "seed": 0, "ignore_eos": True}
 LONG = 100_000
 """Tokens that take longer than any test."""
 UNREAD_TOKENS = 16 * 8000
-UNREAD_MIB = 64
-"""For half a kilobyte of each unread token; as events, they take two thirds of it."""
+UNREAD_MIB = 96
+"""For three quarters of a kilobyte of each unread token; as events, they take half of it."""
 
 Texts = list[str]
 

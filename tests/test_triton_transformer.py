@@ -58,7 +58,9 @@ def generated(kernels: Kernels, changes: dict[str, Any]) -> list[list[int]]:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"qk_norm": "head", "rope_dim": 4, "residual_scale": 0.5},
+        pytest.param(
+            {"qk_norm": "head", "rope_dim": 4, "residual_scale": 0.5}, marks=pytest.mark.slow
+        ),
         {
             "residual": "sandwich",
             "activation": "gelu_tanh",
@@ -66,7 +68,10 @@ def generated(kernels: Kernels, changes: dict[str, Any]) -> list[list[int]]:
             "sliding_window": 9,
             "local_layers": frozenset({0}),
         },
-        {"norm": "layer", "positions": "learned", "num_positions": 64, "num_kv_heads": 6},
+        pytest.param(
+            {"norm": "layer", "positions": "learned", "num_positions": 64, "num_kv_heads": 6},
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["norms of heads", "windows, softcap", "learned positions"],
 )
