@@ -25,7 +25,7 @@ from model.config import load_config
 from service.text.tokenizer import Tokenizer
 from tests.fakes_text import small_metadata
 from tests.families import KINDS
-from tests.processes import children
+from tests.processes import children, wait_until
 from tests.test_gguf_families import FILES, PLAIN, numbers, write
 
 SERVER = """
@@ -197,7 +197,7 @@ def test_memory_is_that_of_all_descendants() -> None:
         (child,) = children(shell.pid)
         assert measure.resident_bytes(shell.pid) > measure.resident_bytes(child) > 0
         os.killpg(shell.pid, signal.SIGKILL)
-    assert measure.resident_bytes(child) == 0
+    wait_until(lambda: measure.resident_bytes(child) == 0)
 
 
 def run(tokens_per_second: float, *, first_token: float = 0.1) -> Run:

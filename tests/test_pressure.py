@@ -171,7 +171,6 @@ def test_a_storm_of_clients_who_leave_leaves_nothing_behind(fake_server: Server)
     now = fake_server.metrics()
     assert now['octavo_requests_total{outcome="error"}'] == 0
     assert now['octavo_requests_total{outcome="cancelled"}'] >= 50
-    assert now["octavo_preemptions_total"] > 0
     assert now["octavo_engine_restarts_total"] == 0
 
 
