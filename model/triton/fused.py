@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
+from model import fused
 from model.float8 import LEAST_AMPLITUDE, MOST
 from model.kv_cache import LayerCache
 from model.rope import Rotation
@@ -25,8 +26,7 @@ _ROOT_OF_2, _ROOT_OF_2_OVER_PI = tl.constexpr(2**0.5), tl.constexpr((2 / torch.p
 def add_norm(x_TW: Tensor, branch_TW: Tensor, norm: nn.Module) -> tuple[Tensor, Tensor]:
     """Other norms than RMSNorm are PyTorch's."""
     if not isinstance(norm, nn.RMSNorm):
-        x_TW = x_TW + branch_TW
-        return x_TW, norm(x_TW)
+        return fused.add_norm(x_TW, branch_TW, norm)
     T, W = x_TW.shape
     sum_TW, normed_TW = torch.empty_like(x_TW), torch.empty_like(x_TW)
     block = triton.next_power_of_2(W)
