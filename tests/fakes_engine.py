@@ -8,6 +8,8 @@ from dataclasses import replace
 from zlib import crc32
 
 from model.batch import Batch, Collect, Row, SampledToken, StepOutput, TokenLogprobs
+from service.engine.engine import Engine
+from service.engine.messages import Event
 
 VOCAB_SIZE = 50
 
@@ -37,6 +39,18 @@ def generate(
     for _ in range(max_tokens):
         token_ids.append(next_token(token_ids, seed=seed))
     return token_ids[len(prompt_ids) :]
+
+
+def run(engine: Engine) -> dict[str, list[Event]]:
+    """Step until idle; all events by request."""
+    events: dict[str, list[Event]] = {}
+    for _ in range(1000):
+        for event in engine.step():
+            events.setdefault(event.request_id, []).append(event)
+        engine.check_integrity()
+        if not engine.has_work:
+            return events
+    raise AssertionError("the engine makes no progress")
 
 
 class FakeClock:

@@ -6,7 +6,7 @@ import pytest
 from model.batch import SamplingParams
 from service.engine.engine import Engine
 from service.engine.messages import Event, Request, Timings
-from tests.fakes_engine import FakeClock, FakeRunner, generate, score
+from tests.fakes_engine import FakeClock, FakeRunner, generate, run, score
 
 
 def make_engine(
@@ -20,18 +20,6 @@ def make_engine(
         clock=FakeClock(),
     )
     return engine, runner
-
-
-def run(engine: Engine) -> dict[str, list[Event]]:
-    """Step until idle; all events by request."""
-    events: dict[str, list[Event]] = {}
-    for _ in range(1000):
-        for event in engine.step():
-            events.setdefault(event.request_id, []).append(event)
-        engine.check_integrity()
-        if not engine.has_work:
-            return events
-    raise AssertionError("the engine makes no progress")
 
 
 def tokens(events: list[Event]) -> list[int]:

@@ -6,7 +6,7 @@ import pytest
 from model.batch import SamplingParams
 from service.engine.engine import Engine
 from service.engine.messages import Event, Request
-from tests.fakes_engine import FakeClock, LateRunner, generate
+from tests.fakes_engine import FakeClock, LateRunner, generate, run
 
 
 def make_engine(
@@ -21,17 +21,6 @@ def make_engine(
         clock=FakeClock(),
     )
     return engine, runner
-
-
-def run(engine: Engine) -> dict[str, list[Event]]:
-    events: dict[str, list[Event]] = {}
-    for _ in range(200):
-        for event in engine.step():
-            events.setdefault(event.request_id, []).append(event)
-        engine.check_integrity()
-        if not engine.has_work:
-            return events
-    raise AssertionError("the engine makes no progress")
 
 
 def tokens(events: list[Event]) -> list[int]:
