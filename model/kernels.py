@@ -10,12 +10,15 @@ from functools import partial
 from importlib import import_module
 from typing import NamedTuple, TypeVar, cast
 
-from model import fused
+from model import fused, linear_self_test, weight_only
 from model.attention import reference, self_test
 from model.attention.backend import Backend, Place, UnfitError
 from model.config import ModelConfig
+from model.errors import ModelError
 from model.fused import Fused
+from model.quantized_linear import KINDS
 from model.sampling import Sampler
+from model.weight_only import Products
 
 CUDA_ATTENTION = ("triton_paged", "varlen")
 """Modules of model.attention, the best first."""
@@ -26,19 +29,24 @@ T = TypeVar("T")
 
 
 class Kernels(NamedTuple):
-    """What computes all but the matrix products."""
+    """What computes all but plain matrix products."""
 
     attention_name: str
     attention: Backend
     fused: Fused
     sampler: type[Sampler]
+    quantization: str = "none"
+    """Of the weights, by a name in model.quantized_linear.KINDS; none: they aren't rounded."""
+    products: Products = weight_only
+    """With weights that are."""
 
 
 PLAIN = Kernels("reference", reference, fused, Sampler)
 """PyTorch's own, for any device and any model."""
 
 
-def choose(config: ModelConfig, place: Place) -> Kernels:
+def choose(config: ModelConfig, place: Place, quantization: str = "auto") -> Kernels:
+    """Raises ModelError if weights can't be quantized as asked, instead of passing that over."""
     kernels = PLAIN
     if place.device.type == "cuda":
         if steps := _tried("model.triton", partial(_triton_steps, config, place)):
@@ -47,6 +55,9 @@ def choose(config: ModelConfig, place: Place) -> Kernels:
             if backend := _tried(name, partial(_attention, name, config, place)):
                 kernels = kernels._replace(attention_name=name, attention=backend)
                 break
+        if quantization in KINDS:
+            products = _products(quantization, config, place)
+            kernels = kernels._replace(quantization=quantization, products=products)
     log.info("attention: %s, on %s", kernels.attention_name, place.device)
     return kernels
 
@@ -57,6 +68,19 @@ def _attention(name: str, config: ModelConfig, place: Place) -> Backend:
         raise UnfitError(refusal)
     self_test.check(backend, config, place)
     return backend
+
+
+def _products(quantization: str, config: ModelConfig, place: Place) -> Products:
+    try:
+        products = cast(Products, import_module("model.triton.weight_only"))
+        linear_self_test.check(quantization, products, config, place)
+    except Exception as error:
+        raise ModelError(
+            f"quantization is {quantization}, but this GPU can't compute with such weights "
+            f"({error}): take another, or none"
+        ) from error
+    log.info("weights: %s", quantization)
+    return products
 
 
 def _triton_steps(config: ModelConfig, place: Place) -> tuple[Fused, type[Sampler]]:

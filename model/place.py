@@ -95,6 +95,7 @@ def left_memory(*, total: int, utilization: float, peak: int, others: int) -> in
 
 
 def check_gpu_memory(needed: int) -> None:
+    torch.cuda.empty_cache()  # of what kernels were tried with
     free, total = torch.cuda.mem_get_info()
     if needed > free:
         raise ModelError(

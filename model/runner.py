@@ -78,18 +78,19 @@ def load_runner(
     local_rank = ranks.rank % ranks.num_local
     place = choose_place(dtype=dtype, kv_cache_dtype=kv_cache_dtype, local_rank=local_rank)
     _check_utilization(gpu_memory_utilization, place)
-    plain = _plain_reason(place, dtype=dtype, kv_cache_dtype=kv_cache_dtype, ranks=ranks)
-    build = _native_build(quantization, config, plain)
-    _check_context(max_model_len, config)
-    config = replace(config, context_len=max_model_len or config.context_len)
+    is_on_gpu = place.device.type == "cuda"
+    plain = _plain_reason(dtype=dtype, kv_cache_dtype=kv_cache_dtype, ranks=ranks)
+    build = "" if is_on_gpu else _native_build(quantization, config, plain)
+    config = _of_context(config, max_model_len)
     report = partial(progress, "weights")
     if build:
         loaded = _load_native(path, config, build=build, report=report)
     else:
-        loaded = _load_torch(place, path, config, report=report, ranks=ranks)
+        kernels = choose(share(config, ranks), place, quantization)
+        loaded = _load_torch(place, path, config, kernels=kernels, report=report, ranks=ranks)
     progress("cache", "", 0.0)
     most = max_sequences * -(-config.context_len // loaded.page_size)
-    if is_on_gpu := place.device.type == "cuda":
+    if is_on_gpu:
         limits = max_batch_tokens, max_sequences
         memory = kv_cache_memory or _gpu_memory(loaded, *limits, utilization=gpu_memory_utilization)
         num_pages = gpu_pages(loaded.page_bytes, memory=memory, most=most + 1)
@@ -105,12 +106,14 @@ def load_runner(
     return runner
 
 
-def _check_context(max_model_len: int, config: ModelConfig) -> None:
+def _of_context(config: ModelConfig, max_model_len: int) -> ModelConfig:
+    """Of that length, or its own where that is 0."""
     if max_model_len > config.context_len:
         raise ModelError(
             f"max_model_len is {max_model_len}, but the model's context is {config.context_len} "
             "tokens: take that or less"
         )
+    return replace(config, context_len=max_model_len or config.context_len)
 
 
 def _check_utilization(asked: float, place: Place) -> None:
@@ -177,12 +180,10 @@ def _num_threads(asked: int, num_sharing: int) -> int:
     return asked or max(1, usable_cores() // num_sharing)
 
 
-def _plain_reason(place: Place, *, dtype: str, kv_cache_dtype: str, ranks: Ranks) -> str:
+def _plain_reason(*, dtype: str, kv_cache_dtype: str, ranks: Ranks) -> str:
     """Why the C kernels can't be taken, whatever the model; empty if they can."""
-    if place.device.type == "cuda":
-        return "runs on CPUs only, and this is a GPU"
     if ranks.size > 1:
-        return "runs in one process only"
+        return "runs in one process only on a CPU"
     if dtype != "auto":
         return f"has numbers of its own, and dtype is {dtype}"
     return "" if kv_cache_dtype == "auto" else f"has no cache of kv_cache_dtype {kv_cache_dtype}"
@@ -219,9 +220,14 @@ def _load_native(path: Path, config: ModelConfig, *, build: str, report: Report)
 
 
 def _load_torch(
-    place: Place, path: Path, config: ModelConfig, *, report: Report, ranks: Ranks
+    place: Place,
+    path: Path,
+    config: ModelConfig,
+    *,
+    kernels: Kernels,
+    report: Report,
+    ranks: Ranks,
 ) -> Loaded:
-    kernels = choose(share(config, ranks), place)
     device, dtype, cache_dtype = place
     model = load_model(
         path, config, report=report, kernels=kernels, ranks=ranks, device=device, dtype=dtype

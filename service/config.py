@@ -73,7 +73,8 @@ class EngineConfig:
     kv_cache_memory: int = knob(0, "Bytes for the KV cache; 0: a share of free memory.")
     threads: int = knob(0, "Threads that compute the model; 0: as many as there are usable cores.")
     quantization: str = knob(
-        "auto", "int8, none for float32, or auto: int8 where model and machine allow."
+        "auto",
+        "int8: weights in 8 bits; none: as they are; auto: int8 on a CPU, where the model allows.",
     )
     dtype: str = knob(
         "auto", "float32, bfloat16 or float16; auto: on a GPU halves, on a CPU what is fastest."
@@ -104,10 +105,6 @@ class EngineConfig:
         one_of(self, ("auto", "fp8"), "kv_cache_dtype")
         between(self, 0, 1, "gpu_memory_utilization")
         at_least(self, 1, "max_batch_tokens", "step_timeout", "tensor_parallel_size")
-        is_split = self.tensor_parallel_size > 1
-        remedy = "it runs in one process only: take auto or none, or --tensor-parallel-size 1"
-        fits = not (is_split and self.quantization == "int8")
-        require(fits, "quantization", self.quantization, remedy)
         fit_batch(self.max_sequences, self.max_batch_tokens)
         at_least(self, 0, "max_model_len", "kv_cache_memory", "threads")
 

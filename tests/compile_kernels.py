@@ -16,12 +16,13 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from model.attention import triton_paged
-from model.triton import attention, fused, sampling
+from model.triton import attention, fused, sampling, weight_only
 
 INT64, INT32, FLOAT32 = "*i64", "i32", "*fp32"
 HEADS = {"H": 32, "K": 8, "P": 16}
 ROWS = dict.fromkeys(("starts", "query_lens", "context_lens"), INT64)
 VARIABLES = dict.fromkeys(("table_stride", "num_splits", "window"), INT32)
+WEIGHT_ONLY_SIZES = ("x_stride", "num_tokens", "num_outputs", "num_inputs", "row_len")
 PARTS = {"parts": FLOAT32, "part_logs": FLOAT32}
 TYPES = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32"}
 
@@ -79,6 +80,22 @@ def sampling_kernels() -> list[Kernel]:
     ]
 
 
+def weight_only_kernels(dtype: torch.dtype, num_outputs: int) -> list[Kernel]:
+    types = dict.fromkeys(("x", "bias", "y"), TYPES[dtype]) | {"codes": "*i8", "scales": FLOAT32}
+    types |= dict.fromkeys(WEIGHT_ONLY_SIZES, INT32)
+    how = weight_only.launch(num_outputs, dtype)
+    options = {name: how.pop(name) for name in ("num_warps", "num_stages")}
+    constants = {"BIASED": True} | how
+    return [
+        (
+            weight_only.multiply_int8,
+            types,
+            constants | {"BLOCK_I": weight_only.BLOCK_I},
+            options,
+        ),
+    ]
+
+
 def shared_bytes(kernel: Kernel, capability: int) -> int:
     function, types, constants, options = kernel
     names = function.arg_names
@@ -100,6 +117,9 @@ def main() -> None:
     kernels = attention_kernels(torch.bfloat16, 128, is_float8=False)
     kernels += attention_kernels(torch.float16, 256, is_float8=True)
     kernels += fused_kernels() + sampling_kernels()
+    for dtype in TYPES:
+        kernels += weight_only_kernels(dtype, 1024)
+        kernels += weight_only_kernels(dtype, weight_only.FEW_OUTPUTS)
     for kernel in kernels:
         print(kernel[0].__name__, shared_bytes(kernel, int(sys.argv[1])), flush=True)
 

@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 import torch
 
-from model import kernels
+from model import kernels, linear_self_test, weight_only
 from model.attention import reference, self_test
 from model.attention.backend import Place, UnfitError
+from model.errors import ModelError
 from model.kernels import PLAIN, Kernels, choose
 from model.kv_cache import CPU
 from tests.tiny_llama import CONFIG
 
 CUDA = Place(torch.device("cuda"), torch.bfloat16, torch.bfloat16)
+PRODUCTS = SimpleNamespace(by_int8=weight_only.by_int8)
 STEPS = SimpleNamespace(check=lambda *args: None, fused="fused", TritonSampler="sampler")
 
 
@@ -40,9 +42,16 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         "model.triton.self_test": STEPS,
         "model.attention.triton_paged": backend(),
         "model.attention.varlen": backend(),
+        "model.triton.weight_only": PRODUCTS,
     }
+
+    def check_products(quantization: str, products: Any, config: object, place: Place) -> None:
+        assert place == CUDA
+        linear_self_test.check(quantization, products, CONFIG, Place(CPU, *CUDA[1:]))
+
     monkeypatch.setattr(kernels, "import_module", import_module)
     monkeypatch.setattr(self_test, "check", check)
+    monkeypatch.setattr(kernels, "linear_self_test", SimpleNamespace(check=check_products))
     return found
 
 
@@ -81,6 +90,38 @@ def test_pytorch_is_left_where_nothing_else_does(
         "triton_paged isn't used: no model.attention.triton_paged",
         "varlen isn't used: it has no softcap",
     ]
+
+
+def test_products_are_tried_with_the_weights_that_are_asked_for(
+    modules: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    chosen = choose(CONFIG, CUDA, "int8")
+    assert (chosen.quantization, chosen.products) == ("int8", PRODUCTS)
+    assert caplog.messages == ["weights: int8", "attention: triton_paged, on cuda"]
+    for quantization in ("auto", "none"):
+        chosen = choose(CONFIG, CUDA, quantization)
+        assert (chosen.quantization, chosen.products) == ("none", weight_only)
+
+
+@pytest.mark.parametrize(
+    ("products", "problem"),
+    [
+        (None, "no model.triton.weight_only"),
+        (SimpleNamespace(by_int8=lambda x_TI, *_: x_TI.new_zeros(len(x_TI), 80)), "a product of"),
+    ],
+)
+def test_weights_that_cannot_be_had_are_an_error(
+    products: Any, problem: str, modules: dict[str, Any]
+) -> None:
+    """And nothing else is taken instead, as it was asked for."""
+    del modules["model.triton.weight_only"]
+    if products:
+        modules["model.triton.weight_only"] = products
+    with pytest.raises(
+        ModelError, match=rf"^quantization is int8, but this GPU.*\({problem}.*take"
+    ):
+        choose(CONFIG, CUDA, "int8")
 
 
 def test_the_reference_takes_every_model() -> None:

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from model import parallel
+from model import parallel, runner
 from model.batch import Batch, Row, SampledToken, SamplingParams, Scoring
 from model.config import ModelConfig
 from model.errors import ModelError
 from model.families.hugging_face import describe
+from model.kernels import PLAIN
 from model.parallel import ALONE, Ranks, share
 from model.runner import load_runner
 from model.torch_runner import TorchRunner
@@ -137,6 +138,27 @@ def test_quantized_folders_are_split_too(
 ) -> None:
     quantize(KINDS["Qwen2"].make(), tmp_path, scheme)
     check(tmp_path, KINDS["Qwen2"], distributed(2))
+
+
+def test_each_rank_rounds_the_weights_that_it_has(
+    tmp_path: Path, distributed: Distributed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a part of the inputs have scales of their own, so that logprobs differ a little."""
+    KINDS["Qwen2"].make().save_pretrained(tmp_path)
+    expected = generated(load(tmp_path), [20, 9])[0]
+    rounded = PLAIN._replace(quantization="int8")
+    monkeypatch.setattr(runner, "choose", lambda *_: rounded)
+    alone = generated(load(tmp_path), [20, 9])[0]
+    all_found = distributed(2).on_each(lambda ranks: generated(load(tmp_path, ranks), [20, 9])[0])
+    for tokens in (alone, *all_found):
+        for token, wanted in zip(tokens, expected, strict=True):
+            assert token is not None
+            assert token.logprobs is not None
+            assert wanted is not None
+            assert wanted.logprobs is not None
+            assert token.token_id == wanted.token_id
+            assert token.logprobs.chosen == pytest.approx(wanted.logprobs.chosen, abs=0.05)
+            assert token.logprobs.chosen != wanted.logprobs.chosen
 
 
 def test_no_more_of_a_file_is_read_than_the_rank_needs() -> None:

@@ -29,6 +29,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         "set_device": lambda index: None,
         "is_bf16_supported": lambda: True,
         "mem_get_info": lambda: (10 * GIB, 80 * GIB),
+        "empty_cache": lambda: None,
         "reset_peak_memory_stats": lambda: None,
         "synchronize": lambda: None,
         "max_memory_allocated": lambda: 60 * GIB,

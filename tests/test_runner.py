@@ -9,9 +9,14 @@ import torch
 from hypothesis import given, settings, strategies as st
 from transformers import LlamaForCausalLM
 
+from model import runner as model_runner
+from model.attention.backend import Place
 from model.batch import Batch, Row, SampledToken, SamplingParams, Scoring
+from model.config import ModelConfig
 from model.errors import ModelError
 from model.footprint import float32_page_bytes
+from model.kernels import Kernels
+from model.parallel import Ranks
 from model.rope import inverse_frequencies
 from model.runner import load_runner
 from model.torch_runner import TorchRunner
@@ -318,6 +323,7 @@ def test_a_cache_of_few_bits_holds_more_pages(folder: Path) -> None:
     [
         ({"dtype": "bfloat16"}, "int8, which has numbers of its own, and dtype is bfloat16"),
         ({"kv_cache_dtype": "fp8"}, "int8, which has no cache of kv_cache_dtype fp8"),
+        ({"ranks": Ranks(0, 2, 2)}, "int8, which runs in one process only on a CPU: take auto"),
         ({"gpu_memory_utilization": 0.5}, r"gpu_memory_utilization is 0.5, but there is no GPU"),
     ],
 )
@@ -326,3 +332,20 @@ def test_numbers_that_cannot_be_had_are_refused(
 ) -> None:
     with pytest.raises(ModelError, match=message):
         load(folder, quantization="int8", **changes)
+
+
+@pytest.mark.parametrize("quantization", ["auto", "none", "int8"])
+def test_a_gpu_is_asked_for_weights_as_they_are_wanted(
+    quantization: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Our C and what it refuses are the CPU's alone."""
+    place = Place(torch.device("cuda:0"), torch.bfloat16, torch.bfloat16)
+
+    def choose(config: ModelConfig, asked: Place, asked_quantization: str) -> Kernels:
+        assert (asked, asked_quantization) == (place, quantization)
+        raise ModelError("there is none here")
+
+    monkeypatch.setattr(model_runner, "choose_place", lambda **_: place)
+    monkeypatch.setattr(model_runner, "choose", choose)
+    with pytest.raises(ModelError, match="there is none here"):
+        load(folder, quantization=quantization, dtype="bfloat16")

@@ -24,6 +24,7 @@ from model.kv_cache import CPU
 from model.linear import packed
 from model.parallel import ALONE, Ranks, share
 from model.place import check_gpu_memory
+from model.quantized_linear import KINDS, is_rounded
 from model.transformer import Transformer
 from model.weights import gguf_tensors, safetensors
 from model.weights.changes import changed
@@ -36,6 +37,7 @@ from model.weights.names import (
     gguf_places,
     hugging_face_places,
     is_redundant,
+    matrices,
 )
 from model.weights.quantized import dequantized, has_no_effect
 from model.weights.shards import shard
@@ -74,7 +76,7 @@ def load_model(
     dtype: torch.dtype = torch.float32,
 ) -> Transformer:
     """config: of the whole model, of which the Transformer is this rank's share."""
-    needed = _weight_bytes(config, ranks) * dtype.itemsize // FLOAT32_BYTES
+    needed = weight_bytes(config, ranks, quantization=kernels.quantization, dtype=dtype)
     if device.type == "cpu":
         check_memory(path, needed)
     else:
@@ -82,7 +84,8 @@ def load_model(
     model = skeleton(config, kernels, ranks)
 
     def take(parameter: str, values: Tensor) -> None:
-        _set(model, parameter, values.to(device, dtype))
+        stays = kernels.quantization == "none" or not is_rounded(parameter.removesuffix(".weight"))
+        _set(model, parameter, values.to(device, dtype if stays else torch.float32))
 
     read_parameters(path, config, take, report=report, ranks=ranks)
     if config.tied_head:
@@ -125,9 +128,19 @@ def check_memory(path: Path, needed: int) -> None:
         )
 
 
-def _weight_bytes(config: ModelConfig, ranks: Ranks) -> int:
+def weight_bytes(
+    config: ModelConfig, ranks: Ranks = ALONE, *, quantization: str, dtype: torch.dtype
+) -> int:
+    """Of this rank's share, as they are in memory; as float32, with what packing takes besides."""
     part = ranks.part(config.vocab_size)
-    return float32_weight_bytes(replace(share(config, ranks), vocab_size=part.stop - part.start))
+    config = replace(share(config, ranks), vocab_size=part.stop - part.start)
+    num_plain = float32_weight_bytes(config) // FLOAT32_BYTES
+    num_bytes = 0
+    if kind := KINDS.get(quantization):
+        for shape, count in matrices(config).items():
+            num_plain -= count * prod(shape)
+            num_bytes += count * kind.num_bytes(*shape)
+    return num_bytes + num_plain * dtype.itemsize
 
 
 def skeleton(config: ModelConfig, kernels: Kernels = PLAIN, ranks: Ranks = ALONE) -> Transformer:
@@ -137,7 +150,8 @@ def skeleton(config: ModelConfig, kernels: Kernels = PLAIN, ranks: Ranks = ALONE
 
 
 def _set(model: Transformer, parameter: str, values: Tensor) -> None:
-    """Linear layers are packed at once, so that no second copy of all weights ever exists."""
+    """Linear layers are packed or quantized at once, so that no second copy of all weights ever
+    exists."""
     if parameter == FREQUENCY_DIVISORS:
         model.frequency /= values.to(CPU, torch.float32)
         return
@@ -145,7 +159,14 @@ def _set(model: Transformer, parameter: str, values: Tensor) -> None:
     module = model.get_submodule(name)
     setattr(module, kind, nn.Parameter(values, requires_grad=False))
     if isinstance(module, nn.Linear) and kind == "weight":
-        model.set_submodule(name, packed(module))
+        model.set_submodule(name, _ready(name, module, model.kernels))
+
+
+def _ready(name: str, linear: nn.Linear, kernels: Kernels) -> nn.Module:
+    if kernels.quantization == "none" or not is_rounded(name):
+        return packed(linear)
+    kind = KINDS[kernels.quantization]
+    return kind(linear.weight.detach(), linear.bias, products=kernels.products)
 
 
 def _source(path: Path, config: ModelConfig) -> tuple[dict[str, Place], list[StoredTensor]]:

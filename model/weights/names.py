@@ -11,6 +11,7 @@ multiplication; most files hold them apart:
 Which parts a model has follows from its config; what files call them, from model.weights.tables.
 """
 
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator
 from math import prod
 from typing import NamedTuple
@@ -124,6 +125,27 @@ def num_parameters(config: ModelConfig) -> int:
         + num_dense * dense
         + (config.num_layers - num_dense) * routed
     )
+
+
+def matrices(config: ModelConfig) -> Counter[tuple[int, int]]:
+    """How many matrices with how many rows and columns the blocks have, but for routers."""
+    num_dense = len(config.dense_layers) if config.num_experts else config.num_layers
+    num_experts = (config.num_layers - num_dense) * config.num_experts
+    counts: Counter[tuple[int, int]] = Counter()
+    for parts, count in (
+        (_attention_parts(config), config.num_layers),
+        (_feed_forward_parts(config, config.intermediate_size), num_dense),
+        (_feed_forward_parts(config, config.expert_size), num_experts),
+    ):
+        rows: Counter[str] = Counter()
+        columns = {}
+        for part in parts:
+            if len(part.shape) == 2 and count:
+                rows[part.parameter] += part.shape[0]
+                columns[part.parameter] = part.shape[1]
+        for parameter, num_rows in rows.items():
+            counts[num_rows, columns[parameter]] += count
+    return counts
 
 
 def _num_values(parts: Iterable[Part]) -> int:

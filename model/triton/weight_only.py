@@ -1,0 +1,98 @@
+"""model.weight_only's products: weights become numbers of the model's own type in registers, and
+matrix units multiply them, with sums in float32.
+
+Tiles have one size, whatever the number of tokens, and go through all inputs from the first to the
+last. So a token's sums have one order, and the same bits in any batch. It is no size for long
+prompts: their products may take longer than those of plain weights.
+
+Shapes: T packed tokens, O outputs, I inputs, J inputs filled up. Within a kernel, of a tile.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from model.weight_only import Int8Matrix
+
+BLOCK_T = 32
+BLOCK_I = 128
+FEW_OUTPUTS = 8192
+"""Fewer make smaller tiles, lest most of a GPU's processors have none."""
+
+_INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+
+
+def by_int8(x_TI: Tensor, matrix: Int8Matrix, bias_O: Tensor | None) -> Tensor:
+    num_outputs, row_len = matrix.codes_OJ.shape
+    y_TO, grid, shape, how = _prepared(x_TI, num_outputs)
+    multiply_int8[grid](
+        x_TI, matrix.codes_OJ, matrix.scales_O, bias_O, y_TO, x_TI.stride(0), *shape, row_len,
+        BIASED=bias_O is not None, BLOCK_I=BLOCK_I, **how,
+    )  # fmt: skip
+    return y_TO
+
+
+def _prepared(
+    x_TI: Tensor, num_outputs: int
+) -> tuple[Tensor, tuple[int, int], tuple[int, int, int], dict[str, int]]:
+    """Where the product goes; the grid; the sizes of the whole; and how a kernel is launched."""
+    num_tokens, num_inputs = x_TI.shape
+    y_TO = torch.empty(num_tokens, num_outputs, dtype=x_TI.dtype, device=x_TI.device)
+    how = launch(num_outputs, x_TI.dtype)
+    grid = triton.cdiv(num_outputs, how["BLOCK_O"]), triton.cdiv(num_tokens, how["BLOCK_T"])
+    return y_TO, grid, (num_tokens, num_outputs, num_inputs), how
+
+
+def launch(num_outputs: int, dtype: torch.dtype) -> dict[str, int]:
+    """By the model alone. As the compiler reports for sm_80, sm_89 and sm_90, nothing is spilt from
+    registers."""
+    is_half = dtype.itemsize == 2
+    return {
+        "BLOCK_T": BLOCK_T,
+        "BLOCK_O": 64 if num_outputs >= FEW_OUTPUTS and is_half else 32,
+        "num_warps": 4,
+        "num_stages": 4 if is_half else 2,
+    }
+
+
+@triton.jit(do_not_specialize=("num_tokens",))
+def multiply_int8(
+    x, codes, scales, bias, y, x_stride, num_tokens, num_outputs, num_inputs, row_len,
+    BIASED: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_I: tl.constexpr,
+):  # fmt: skip
+    """A tile of outputs for a tile of tokens: grid (any, any)."""
+    outputs_O = tl.program_id(0) * BLOCK_O + tl.arange(0, BLOCK_O)
+    tokens_T = tl.program_id(1) * BLOCK_T + tl.arange(0, BLOCK_T)
+    inputs_I = tl.arange(0, BLOCK_I)
+    codes_OI = codes + outputs_O.to(tl.int64)[:, None] * row_len + inputs_I[None, :]
+    x_IT = x + tokens_T.to(tl.int64)[None, :] * x_stride + inputs_I[:, None]
+    mask_O, mask_T = outputs_O < num_outputs, tokens_T < num_tokens
+    sums_OT = tl.zeros([BLOCK_O, BLOCK_T], tl.float32)
+    for first in range(0, row_len, BLOCK_I):
+        tile_OI = tl.load(codes_OI + first, mask=mask_O[:, None], other=0)
+        mask_I = inputs_I < num_inputs - first
+        tile_IT = tl.load(x_IT + first, mask=mask_I[:, None] & mask_T[None, :], other=0.0)
+        sums_OT += _product(tile_OI, tile_IT)
+    scales_O = tl.load(scales + outputs_O, mask=mask_O, other=0.0)
+    y_OT = sums_OT * scales_O[:, None]
+    _store(y, y_OT, bias, outputs_O, tokens_T, num_tokens, num_outputs, BIASED)
+
+
+@triton.jit
+def _product(codes_OI, x_IT):
+    """The codes are whole numbers that x's type has. In which order NumPy sums depends on where a
+    token is in its tile, so that the interpreter takes float64, and rounds that once."""
+    if _INTERPRETED:
+        x_IT = x_IT.to(tl.float32).to(tl.float64)
+        return tl.dot(codes_OI.to(tl.float64), x_IT, out_dtype=tl.float64).to(tl.float32)
+    return tl.dot(codes_OI.to(x_IT.dtype), x_IT, input_precision="ieee")
+
+
+@triton.jit
+def _store(y, y_OT, bias, outputs_O, tokens_T, num_tokens, num_outputs, BIASED: tl.constexpr):
+    mask_O, mask_T = outputs_O < num_outputs, tokens_T < num_tokens
+    if BIASED:
+        y_OT += tl.load(bias + outputs_O, mask=mask_O, other=0.0).to(tl.float32)[:, None]
+    to_OT = y + tokens_T.to(tl.int64)[None, :] * num_outputs + outputs_O[:, None]
+    tl.store(to_OT, y_OT.to(y.dtype.element_ty), mask=mask_O[:, None] & mask_T[None, :])

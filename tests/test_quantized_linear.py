@@ -1,0 +1,85 @@
+"""Weights of few bits: how near they come, what they take, and in whole models."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from model import weight_only
+from model.batch import Row
+from model.config import load_config
+from model.kernels import PLAIN
+from model.packing import pack
+from model.quantized_linear import QuantizedLinear
+from model.transformer import Transformer
+from model.triton import weight_only as triton
+from model.weights.load import load_model, weight_bytes
+from tests import families
+from tests.tiny_llama import empty_cache
+
+IDS = [5, 17, 80, 3, 3, 41, 95, 0, 12, 66, 7, 8, 9, 31, 32, 33, 34, 35, 36, 37]
+METHODS = pytest.mark.parametrize("method", ["int8"])
+
+
+def load(folder: Path, method: str, dtype: torch.dtype = torch.float32) -> Transformer:
+    kernels = PLAIN._replace(quantization=method, products=triton)
+    return load_model(
+        folder, load_config(folder), report=lambda *_: None, kernels=kernels, dtype=dtype
+    )
+
+
+def logits(model: Transformer) -> Tensor:
+    batch = pack([Row(IDS, 0, [1, 0], None)], page_size=16)
+    cache = empty_cache(model, num_pages=2)
+    with torch.inference_mode():
+        return model(batch, cache, output_rows_S=torch.arange(len(IDS)))
+
+
+def rounded(model: Transformer) -> dict[str, QuantizedLinear]:
+    return {n: layer for n, layer in model.named_modules() if isinstance(layer, QuantizedLinear)}
+
+
+def test_int8_is_off_by_half_a_step_at_most() -> None:
+    weight_OI = torch.randn(7, 150)
+    weight_OI[3] = 0
+    matrix = weight_only.to_int8(weight_OI)
+    weight_OJ = weight_only.of_int8(matrix)
+    assert weight_OJ.shape == (7, 256)
+    error_OI = (weight_OJ[:, :150] - weight_OI).abs()
+    assert (error_OI <= 0.5001 * matrix.scales_O[:, None]).all()
+    assert weight_OJ[:, 150:].count_nonzero() == weight_OJ[3].count_nonzero() == 0
+    assert (matrix.codes_OJ.abs().amax(1) == torch.tensor([127] * 3 + [0] + [127] * 3)).all()
+
+
+@METHODS
+@pytest.mark.parametrize("kind", ["Llama", "Qwen2", "Mixtral", "GPT-2"])
+def test_a_model_is_that_of_the_rounded_weights(method: str, kind: str, tmp_path: Path) -> None:
+    """Kernels are Triton's, interpreted."""
+    families.KINDS[kind].make().save_pretrained(tmp_path)
+    model = load(tmp_path, method)
+    layers = rounded(model)
+    assert {name.rpartition(".")[2] for name in layers} <= {
+        *("qkv", "output", "gate_up", "up", "down")
+    }
+    linear = {n for n, layer in model.named_modules() if isinstance(layer, nn.Linear)}
+    assert all(name.endswith("router") for name in linear)
+    ours = logits(model)
+    for name, layer in layers.items():
+        plain = nn.Linear(1, 1, bias=False)
+        plain.weight = nn.Parameter(layer.weight, requires_grad=False)
+        plain.register_parameter("bias", layer.bias)
+        model.set_submodule(name, plain)
+    torch.testing.assert_close(ours, logits(model), rtol=1e-4, atol=1e-4)
+
+
+@METHODS
+@pytest.mark.parametrize("kind", ["Llama", "Qwen2", "Qwen3-MoE", "Falcon 40B"])
+def test_memory_is_what_was_counted(method: str, kind: str, tmp_path: Path) -> None:
+    families.KINDS[kind].make().save_pretrained(tmp_path)
+    model, config = load(tmp_path, method, torch.bfloat16), load_config(tmp_path)
+    tensors = {t.data_ptr(): t for t in [*model.parameters(), *model.buffers()]}
+    taken = sum(t.nbytes for t in tensors.values()) - model.frequency.nbytes
+    head = config.vocab_size * config.hidden_size * 2  # which packing would have twice
+    counted = weight_bytes(config, quantization=method, dtype=torch.bfloat16)
+    assert taken == counted - head
