@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from torch import Tensor, nn
 
 from model import weight_only
-from model.weight_only import Int8Matrix, Products
+from model.weight_only import GROUP, Int4Matrix, Int8Matrix, Products
 
 ROUNDED = ("qkv", "output", "gate_up", "up", "down")
 """A block's matrices."""
@@ -79,7 +79,38 @@ class Int8Linear(QuantizedLinear):
         return num_outputs * (weight_only.filled_len(num_inputs) + 4)
 
 
-KINDS: dict[str, type[QuantizedLinear]] = {"int8": Int8Linear}
+class Int4Linear(QuantizedLinear):
+    codes_OB: Tensor
+    scales_GO: Tensor
+    zeros_GO: Tensor
+
+    def __init__(
+        self, weight_OI: Tensor, bias_O: nn.Parameter | None = None, *, products: Products
+    ) -> None:
+        super().__init__(weight_OI, bias_O, products=products)
+        self._keep(**weight_only.to_int4(weight_OI)._asdict())
+
+    @property
+    def matrix(self) -> Int4Matrix:
+        return Int4Matrix(self.codes_OB, self.scales_GO, self.zeros_GO)
+
+    @property
+    def weight(self) -> Tensor:
+        return weight_only.of_int4(self.matrix)[:, : self.num_inputs]
+
+    def forward(self, x_TI: Tensor) -> Tensor:
+        return self.products.by_int4(x_TI, self.matrix, self.bias)
+
+    def reference(self, x_TI: Tensor) -> Tensor:
+        return weight_only.by_int4(x_TI, self.matrix, self.bias)
+
+    @staticmethod
+    def num_bytes(num_outputs: int, num_inputs: int) -> int:
+        row_len = weight_only.filled_len(num_inputs)
+        return num_outputs * (row_len // 2 + row_len // GROUP * 3)
+
+
+KINDS: dict[str, type[QuantizedLinear]] = {"int8": Int8Linear, "int4": Int4Linear}
 """By --quantization."""
 
 

@@ -40,6 +40,10 @@ from model.weights.load import Report, load_model
 
 log = logging.getLogger(__name__)
 
+ON_GPUS_ALONE = {
+    "int4": "runs on GPUs only; a CPU keeps the 4 bits of a GGUF file that has them (Q4_0 or Q4_1)",
+}
+
 Progress = Callable[[str, str, float], None]
 """Takes the phase of loading, what of it was just done, and the share of the phase that is done."""
 
@@ -190,7 +194,9 @@ def _plain_reason(*, dtype: str, kv_cache_dtype: str, ranks: Ranks) -> str:
 
 
 def _native_build(quantization: str, config: ModelConfig, plain_reason: str) -> str:
-    """The library that is to compute with weights of 8 bits; empty: PyTorch."""
+    """The library that is to compute with weights of 8 bits; empty: PyTorch. On CPUs."""
+    if remark := ON_GPUS_ALONE.get(quantization):
+        raise ModelError(f"quantization is {quantization}, which {remark}: take int8, auto or none")
     if quantization == "int8" and plain_reason:
         raise ModelError(f"quantization is int8, which {plain_reason}: take auto or none")
     if quantization == "int8" and not is_native(config):

@@ -74,7 +74,7 @@ class EngineConfig:
     threads: int = knob(0, "Threads that compute the model; 0: as many as there are usable cores.")
     quantization: str = knob(
         "auto",
-        "int8: weights in 8 bits; none: as they are; auto: int8 on a CPU, where the model allows.",
+        "int8, or on a GPU int4; none: weights as they are; auto: int8 where a CPU has it.",
     )
     dtype: str = knob(
         "auto", "float32, bfloat16 or float16; auto: on a GPU halves, on a CPU what is fastest."
@@ -99,7 +99,7 @@ class EngineConfig:
         for name in [field_.name for field_ in fields(self) if field_.name not in words]:
             value = getattr(self, name)
             require(value < INT64_END, name, value, f"take less than {INT64_END}")
-        one_of(self, ("auto", "none", "int8"), "quantization")
+        one_of(self, ("auto", "none", "int8", "int4"), "quantization")
         one_of(self, ("none", "prompt-lookup"), "speculative")
         one_of(self, ("auto", "float32", "bfloat16", "float16"), "dtype")
         one_of(self, ("auto", "fp8"), "kv_cache_dtype")

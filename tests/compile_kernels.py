@@ -23,6 +23,7 @@ HEADS = {"H": 32, "K": 8, "P": 16}
 ROWS = dict.fromkeys(("starts", "query_lens", "context_lens"), INT64)
 VARIABLES = dict.fromkeys(("table_stride", "num_splits", "window"), INT32)
 WEIGHT_ONLY_SIZES = ("x_stride", "num_tokens", "num_outputs", "num_inputs", "row_len")
+INT4 = {"codes": "*u8", "scales": "*bf16", "zeros": "*u8"}
 PARTS = {"parts": FLOAT32, "part_logs": FLOAT32}
 TYPES = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32"}
 
@@ -93,6 +94,7 @@ def weight_only_kernels(dtype: torch.dtype, num_outputs: int) -> list[Kernel]:
             constants | {"BLOCK_I": weight_only.BLOCK_I},
             options,
         ),
+        (weight_only.multiply_int4, types | INT4, constants, options),
     ]
 
 

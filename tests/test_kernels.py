@@ -17,7 +17,7 @@ from model.kv_cache import CPU
 from tests.tiny_llama import CONFIG
 
 CUDA = Place(torch.device("cuda"), torch.bfloat16, torch.bfloat16)
-PRODUCTS = SimpleNamespace(by_int8=weight_only.by_int8)
+PRODUCTS = SimpleNamespace(by_int8=weight_only.by_int8, by_int4=weight_only.by_int4)
 STEPS = SimpleNamespace(check=lambda *args: None, fused="fused", TritonSampler="sampler")
 
 
@@ -92,16 +92,22 @@ def test_pytorch_is_left_where_nothing_else_does(
     ]
 
 
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
 def test_products_are_tried_with_the_weights_that_are_asked_for(
-    modules: dict[str, Any], caplog: pytest.LogCaptureFixture
+    quantization: str, modules: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    chosen = choose(CONFIG, CUDA, "int8")
-    assert (chosen.quantization, chosen.products) == ("int8", PRODUCTS)
-    assert caplog.messages == ["weights: int8", "attention: triton_paged, on cuda"]
-    for quantization in ("auto", "none"):
-        chosen = choose(CONFIG, CUDA, quantization)
-        assert (chosen.quantization, chosen.products) == ("none", weight_only)
+    chosen = choose(CONFIG, CUDA, quantization)
+    assert (chosen.quantization, chosen.products) == (quantization, PRODUCTS)
+    assert caplog.messages == [f"weights: {quantization}", "attention: triton_paged, on cuda"]
+
+
+@pytest.mark.parametrize("quantization", ["auto", "none"])
+def test_weights_are_as_they_are_unless_others_are_asked_for(
+    quantization: str, modules: dict[str, Any]
+) -> None:
+    chosen = choose(CONFIG, CUDA, quantization)
+    assert (chosen.quantization, chosen.products) == ("none", weight_only)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from tests import families
 from tests.tiny_llama import empty_cache
 
 IDS = [5, 17, 80, 3, 3, 41, 95, 0, 12, 66, 7, 8, 9, 31, 32, 33, 34, 35, 36, 37]
-METHODS = pytest.mark.parametrize("method", ["int8"])
+METHODS = pytest.mark.parametrize("method", ["int8", "int4"])
 
 
 def load(folder: Path, method: str, dtype: torch.dtype = torch.float32) -> Transformer:
@@ -50,6 +50,34 @@ def test_int8_is_off_by_half_a_step_at_most() -> None:
     assert (error_OI <= 0.5001 * matrix.scales_O[:, None]).all()
     assert weight_OJ[:, 150:].count_nonzero() == weight_OJ[3].count_nonzero() == 0
     assert (matrix.codes_OJ.abs().amax(1) == torch.tensor([127] * 3 + [0] + [127] * 3)).all()
+
+
+def test_int4_is_off_by_little_more_than_half_a_step() -> None:
+    """Where the zero or the scale were rounded up, the last code is short of the last weight."""
+    weight_OI = torch.randn(7, 150)
+    weight_OI[3] = 0
+    weight_OI[4] = weight_OI[4].abs() + 1
+    weight_OI[5] = -weight_OI[4]
+    matrix = weight_only.to_int4(weight_OI)
+    weight_OJ = weight_only.of_int4(matrix)
+    assert weight_OJ.shape == (7, 256)
+    steps_OI = matrix.scales_GO.float().T.repeat_interleave(weight_only.GROUP, 1)[:, :150]
+    error_OI = (weight_OJ[:, :150] - weight_OI).abs() / steps_OI
+    assert error_OI.max() <= 1.05
+    assert error_OI.mean() < 0.27
+    assert weight_OJ[:, 150:].count_nonzero() == weight_OJ[3].count_nonzero() == 0
+    assert (matrix.zeros_GO[:3, 4] == 0).all()
+    assert (matrix.zeros_GO[:3, 5] == 15).all()
+
+
+def test_where_the_codes_of_int4_lie() -> None:
+    codes_I = torch.arange(200) % 16
+    matrix = weight_only.to_int4((codes_I[None] - 5).float())
+    bytes_B = matrix.codes_OB[0].long()
+    assert torch.equal(bytes_B[:64], codes_I[:64] | codes_I[64:128] << 4)
+    assert torch.equal(bytes_B[64:72] & 15, codes_I[128:136])
+    assert matrix.zeros_GO[:3, 0].tolist() == [5, 5, 5]
+    assert matrix.scales_GO[:3, 0].tolist() == [1, 1, 1]
 
 
 @METHODS

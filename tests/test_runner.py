@@ -334,7 +334,12 @@ def test_numbers_that_cannot_be_had_are_refused(
         load(folder, quantization="int8", **changes)
 
 
-@pytest.mark.parametrize("quantization", ["auto", "none", "int8"])
+def test_what_a_cpu_cannot_have_is_refused(folder: Path) -> None:
+    with pytest.raises(ModelError, match=r"int4, which runs on GPUs only; a CPU.*take int8, auto"):
+        load(folder, quantization="int4")
+
+
+@pytest.mark.parametrize("quantization", ["auto", "none", "int8", "int4"])
 def test_a_gpu_is_asked_for_weights_as_they_are_wanted(
     quantization: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,8 +18,8 @@ from tests.triton_device import DEVICE
 
 TOLERANCES = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 dtypes = st.sampled_from([*TOLERANCES])
-methods = st.sampled_from(["int8"])
-METHODS = pytest.mark.parametrize("method", ["int8"])
+methods = st.sampled_from(["int8", "int4"])
+METHODS = pytest.mark.parametrize("method", ["int8", "int4"])
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,8 @@ Tiles have one size, whatever the number of tokens, and go through all inputs fr
 last. So a token's sums have one order, and the same bits in any batch. It is no size for long
 prompts: their products may take longer than those of plain weights.
 
-Shapes: T packed tokens, O outputs, I inputs, J inputs filled up. Within a kernel, of a tile.
+Shapes: T packed tokens, O outputs, I inputs, J inputs filled up, B = J/2 bytes,
+G groups, M inputs of a group. Within a kernel, of a tile.
 """
 
 import torch
@@ -13,13 +14,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from model.weight_only import Int8Matrix
+from model.weight_only import GROUP, Int4Matrix, Int8Matrix
 
 BLOCK_T = 32
 BLOCK_I = 128
 FEW_OUTPUTS = 8192
 """Fewer make smaller tiles, lest most of a GPU's processors have none."""
 
+_GROUP = tl.constexpr(GROUP)
 _INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
 
@@ -29,6 +31,16 @@ def by_int8(x_TI: Tensor, matrix: Int8Matrix, bias_O: Tensor | None) -> Tensor:
     multiply_int8[grid](
         x_TI, matrix.codes_OJ, matrix.scales_O, bias_O, y_TO, x_TI.stride(0), *shape, row_len,
         BIASED=bias_O is not None, BLOCK_I=BLOCK_I, **how,
+    )  # fmt: skip
+    return y_TO
+
+
+def by_int4(x_TI: Tensor, matrix: Int4Matrix, bias_O: Tensor | None) -> Tensor:
+    num_outputs, row_len = matrix.codes_OB.shape
+    y_TO, grid, shape, how = _prepared(x_TI, num_outputs)
+    multiply_int4[grid](
+        x_TI, matrix.codes_OB, matrix.scales_GO, matrix.zeros_GO, bias_O, y_TO, x_TI.stride(0),
+        *shape, row_len, BIASED=bias_O is not None, **how,
     )  # fmt: skip
     return y_TO
 
@@ -45,8 +57,8 @@ def _prepared(
 
 
 def launch(num_outputs: int, dtype: torch.dtype) -> dict[str, int]:
-    """By the model alone. As the compiler reports for sm_80, sm_89 and sm_90, nothing is spilt from
-    registers."""
+    """By the model alone. As the compiler reports for sm_80, sm_89 and sm_90, halves spill nothing
+    from registers."""
     is_half = dtype.itemsize == 2
     return {
         "BLOCK_T": BLOCK_T,
@@ -77,6 +89,34 @@ def multiply_int8(
     scales_O = tl.load(scales + outputs_O, mask=mask_O, other=0.0)
     y_OT = sums_OT * scales_O[:, None]
     _store(y, y_OT, bias, outputs_O, tokens_T, num_tokens, num_outputs, BIASED)
+
+
+@triton.jit(do_not_specialize=("num_tokens",))
+def multiply_int4(
+    x, codes, scales, zeros, bias, y, x_stride, num_tokens, num_outputs, num_inputs, row_len,
+    BIASED: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_O: tl.constexpr,
+):  # fmt: skip
+    """A tile of outputs for a tile of tokens: grid (any, any). Two groups at a time."""
+    outputs_O = tl.program_id(0) * BLOCK_O + tl.arange(0, BLOCK_O)
+    tokens_T = tl.program_id(1) * BLOCK_T + tl.arange(0, BLOCK_T)
+    inputs_M = tl.arange(0, _GROUP)
+    codes_OM = codes + outputs_O.to(tl.int64)[:, None] * row_len + inputs_M[None, :]
+    x_MT = x + tokens_T.to(tl.int64)[None, :] * x_stride + inputs_M[:, None]
+    mask_O, mask_1T = outputs_O < num_outputs, (tokens_T < num_tokens)[None, :]
+    sums_OT = tl.zeros([BLOCK_O, BLOCK_T], tl.float32)
+    for first in range(0, row_len, _GROUP):
+        bytes_OM = tl.load(codes_OM + first, mask=mask_O[:, None], other=0)
+        for half in tl.static_range(2):
+            codes_of_half_OM = (bytes_OM >> 4 if half else bytes_OM & 0xF).to(tl.int8)
+            group_O = (2 * first // _GROUP + half) * num_outputs + outputs_O
+            zeros_O = tl.load(zeros + group_O, mask=mask_O, other=0).to(tl.int8)
+            scales_O = tl.load(scales + group_O, mask=mask_O, other=0.0).to(tl.float32)
+            start = 2 * first + half * _GROUP
+            mask_MT = (inputs_M < num_inputs - start)[:, None] & mask_1T
+            tile_MT = tl.load(x_MT + start, mask=mask_MT, other=0.0)
+            sums_of_half_OT = _product(codes_of_half_OM - zeros_O[:, None], tile_MT)
+            sums_OT += sums_of_half_OT * scales_O[:, None]
+    _store(y, sums_OT, bias, outputs_O, tokens_T, num_tokens, num_outputs, BIASED)
 
 
 @triton.jit
