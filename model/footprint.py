@@ -4,7 +4,7 @@ Integers from the config alone. Imports no torch, so that whoever only asks need
 """
 
 from model.config import ModelConfig
-from model.native.library import LANES, PAGE_SIZE
+from model.native.library import BLOCK, PAGE_SIZE
 from model.weights.names import num_parameters
 
 FLOAT32_BYTES, BFLOAT16_BYTES, INT8_BYTES = 4, 2, 1
@@ -28,7 +28,7 @@ def float32_page_bytes(config: ModelConfig, *, page_size: int) -> int:
 
 def native_page_bytes(config: ModelConfig) -> int:
     """The same, with heads padded to whole vectors."""
-    head_dim = -(-config.head_dim // LANES) * LANES
+    head_dim = -(-config.head_dim // BLOCK) * BLOCK
     return PAGE_SIZE * _num_cached_values(config, head_dim) * BFLOAT16_BYTES
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from model.native.library import INPUT_GROUP, LANES, WEIGHT_GROUP, Matrix, builds, declare, load
+from model.native.library import BLOCK, INPUT_GROUP, WEIGHT_GROUP, Matrix, builds, declare, load
 
 STORE, ADD, SWIGLU = range(3)
 Floats = NDArray[np.float32]
@@ -48,8 +48,8 @@ class Bench:
         self.library = library
         self.num_values = num_inputs
         self.width = -(-num_inputs // WEIGHT_GROUP) * WEIGHT_GROUP
-        num_blocks = -(-num_outputs // LANES) + 1
-        self.codes = np.full(num_blocks * LANES * self.width, 255, np.uint8)
+        num_blocks = -(-num_outputs // BLOCK) + 1
+        self.codes = np.full(num_blocks * BLOCK * self.width, 255, np.uint8)
         self.scales = np.full(len(self.codes) // WEIGHT_GROUP * 4, 0x3F80, np.uint16)
         addresses = self.codes.ctypes.data, self.scales.ctypes.data
         self.matrix = Matrix(self.width, num_outputs, bits, *addresses)
@@ -223,7 +223,7 @@ def test_one_half_gates_the_other(library: CDLL, half: int, size: float) -> None
     gate_NK, up_NK = random(half, 64), random(half, 64, seed=4)
     plain = Bench(library, 2 * half, 64, bits=8)
     plain.pack(np.concatenate((gate_NK, up_NK)))
-    paired = Bench(library, 2 * (half + LANES), 64, bits=8)
+    paired = Bench(library, 2 * (half + BLOCK), 64, bits=8)
     paired.matrix.num_outputs = paired.num_outputs = 2 * half
     paired.pack(gate_NK, first=0, step=2)
     paired.pack(up_NK, first=1, step=2)

@@ -9,7 +9,8 @@
 #include "attention_sums.h"
 #include "vector.h"
 
-#define MOST_VECTORS 16 /* of LANES dimensions in a head; MOST_HEAD_DIM of library.py */
+#define MOST_HEAD_DIM 256 /* as in library.py */
+#define MOST_VECTORS (MOST_HEAD_DIM / LANES)
 
 int num_tiles(const Batch *batch, int group_size)
 {
@@ -37,37 +38,40 @@ void make_tiles(const Batch *batch, int group_size, Tile *tiles)
 
 /* What a tile's queries know so far; of each the largest score, and sums relative to it. */
 typedef struct {
-    uint16_t queries[TILE_QUERIES * MOST_VECTORS * LANES]; /* [TILE_QUERIES][D] */
+    uint16_t queries[TILE_QUERIES * MOST_HEAD_DIM]; /* [TILE_QUERIES][D] */
     int64_t position[TILE_QUERIES];
     float most[TILE_QUERIES];
-    f32x16 total[TILE_QUERIES]; /* of the weights, lane by lane */
-    f32x16 out[MOST_VECTORS][TILE_QUERIES];
-    f32x16 scores[TILE_QUERIES][BLOCK_PAGES];
+    f32s total[TILE_QUERIES]; /* of the weights, lane by lane */
+    f32s out[MOST_VECTORS][TILE_QUERIES];
+    f32s scores[TILE_QUERIES][BLOCK_KEYS / LANES];
     uint16_t weights[TILE_QUERIES][BLOCK_KEYS];
 } State;
 
 /* Scores become weights, and what was summed up before shrinks as the largest score grows. */
 INLINE void weigh_block(State *state, int q, int64_t first_position, int num_pages, int vectors)
 {
-    const i32x16 lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    f32x16 *scores = state->scores[q], most = all(state->most[q]);
-    for (int page = 0; page < num_pages; page++) {
-        int64_t last = state->position[q] - first_position - page * PAGE_SIZE;
-        i32x16 visible = lanes <= all_words(last > PAGE_SIZE ? PAGE_SIZE : (int32_t)last);
-        scores[page] = choose(visible, scores[page], all(-__builtin_inff()));
-        most = larger(most, scores[page]);
+    const i32s lanes = {LANE_NUMBERS};
+    const int64_t last = state->position[q] - first_position;
+    const int num_keys = num_pages * PAGE_SIZE;
+    f32s *scores = state->scores[q], most = all(state->most[q]);
+    for (int key = 0; key < num_keys; key += LANES, scores++) {
+        int64_t last_lane = last - key;
+        i32s visible = lanes <= all_words(last_lane > LANES ? LANES : (int32_t)last_lane);
+        *scores = choose(visible, *scores, all(-__builtin_inff()));
+        most = larger(most, *scores);
     }
     float largest_score = largest(most);
     if (largest_score > state->most[q]) {
-        f32x16 shrink = exp2_of(all(state->most[q] - largest_score));
+        f32s shrink = exp2_of(all(state->most[q] - largest_score));
         state->most[q] = largest_score;
         state->total[q] *= shrink;
         for (int vector = 0; vector < vectors; vector++)
             state->out[vector][q] *= shrink;
     }
-    for (int page = 0; page < num_pages; page++) {
-        uint16_t *weights = state->weights[q] + page * PAGE_SIZE;
-        store_bf16(weights, exp2_of(scores[page] - largest_score));
+    scores = state->scores[q];
+    for (int key = 0; key < num_keys; key += LANES, scores++) {
+        uint16_t *weights = state->weights[q] + key;
+        store_bf16(weights, exp2_of(*scores - largest_score));
         state->total[q] += from_bf16(weights);
     }
 }
@@ -85,7 +89,7 @@ INLINE void attend_block(const int num_queries, State *state, const Attention *a
     const int D = attention->head_dim;
     for (int page = 0; page < num_pages; page++)
         score_page(num_queries, state->queries, chunk_of(attention, pages[page], kv_head, 0), D,
-                   (f32x16(*)[BLOCK_PAGES]) & state->scores[0][page]);
+                   (f32s(*)[BLOCK_KEYS / LANES]) & state->scores[0][page * PAGE_SIZE / LANES]);
     for (int q = 0; q < num_queries; q++)
         weigh_block(state, q, first_position, num_pages, D / LANES);
     const uint16_t *values[BLOCK_PAGES];
@@ -119,9 +123,9 @@ static void finish(State *state, const Attention *attention, const Tile *tile, i
         int token = tile->first_token + (tile->first + q) / G;
         int head = kv_head * G + (tile->first + q) % G;
         float *out = attention->out + (size_t)token * attention->out_stride + head * dim;
-        f32x16 share = all(1 / sum(state->total[q]));
+        f32s share = all(1 / sum(state->total[q]));
         for (int d = 0; d < dim; d += LANES) {
-            f32x16 part = state->out[d / LANES][q] * share;
+            f32s part = state->out[d / LANES][q] * share;
             memcpy(out + d, &part, sizeof(float) * (size_t)(dim - d < LANES ? dim - d : LANES));
         }
     }

@@ -1,7 +1,7 @@
 /* Causal attention over the paged cache, whose pages are read in place. Knows no layers.
  *
  * Shapes: T packed tokens, S sequences, H query heads, K key-value heads, G = H / K query heads that
- * share a key-value head, D head dimension padded with zeros to whole LANES.
+ * share a key-value head, D head dimension padded with zeros to whole HEAD_STEPs.
  *
  * Keys and values are bfloat16. A page holds PAGE_SIZE tokens of each head, as attention reads them:
  *
@@ -19,6 +19,7 @@
 #include "team.h"
 
 #define PAGE_SIZE 16
+#define HEAD_STEP 16 /* BLOCK of library.py */
 #ifdef __AMX_BF16__
 #define TILE_QUERIES 16
 #else

@@ -31,7 +31,7 @@ INLINE void add_tile(const void *left, size_t left_stride, const void *right, si
 }
 
 INLINE void score_page(const int num_queries, const uint16_t *queries, const uint16_t *keys, int D,
-                       f32x16 (*scores)[BLOCK_PAGES])
+                       f32s (*scores)[BLOCK_KEYS / LANES])
 {
     (void)num_queries; /* has shaped the tiles */
     _tile_zero(0);
@@ -43,7 +43,7 @@ INLINE void score_page(const int num_queries, const uint16_t *queries, const uin
 
 INLINE void add_values(const int num_queries, uint16_t (*weights)[BLOCK_KEYS],
                        const uint16_t *const *values, int num_pages, int D, int vector,
-                       f32x16 *sums)
+                       f32s *sums)
 {
     (void)num_queries; /* has shaped the tiles */
     _tile_loadd(0, sums, sizeof *sums);
@@ -56,33 +56,35 @@ INLINE void add_values(const int num_queries, uint16_t (*weights)[BLOCK_KEYS],
 #else
 
 /* sums[q] += pairs of numbers of query q times pairs for each lane. */
-INLINE void add_pairs(const int num_queries, f32x16 *sums, const uint16_t *pairs, int stride,
+INLINE void add_pairs(const int num_queries, f32s *sums, const uint16_t *pairs, int stride,
                       const uint16_t *factors, int factor_stride, int num_pairs)
 {
     for (int i = 0; i < num_pairs; i++) {
-        u32x16 pair_each = load_bits(pairs + (size_t)i * stride);
+        u32s pair_each = load_bits(pairs + (size_t)i * stride);
         for (int q = 0; q < num_queries; q++)
             sums[q] = dot_pairs(sums[q], pair_each, load_word(factors + q * factor_stride + 2 * i));
     }
 }
 
 INLINE void score_page(const int num_queries, const uint16_t *queries, const uint16_t *keys, int D,
-                       f32x16 (*scores)[BLOCK_PAGES])
+                       f32s (*scores)[BLOCK_KEYS / LANES])
 {
-    f32x16 sums[TILE_QUERIES];
-    for (int q = 0; q < num_queries; q++)
-        sums[q] = all(0);
-    add_pairs(num_queries, sums, keys, 2 * PAGE_SIZE, queries, D, D / 2);
-    for (int q = 0; q < num_queries; q++)
-        scores[q][0] = sums[q];
+    for (int key = 0; key < PAGE_SIZE; key += LANES) {
+        f32s sums[TILE_QUERIES];
+        for (int q = 0; q < num_queries; q++)
+            sums[q] = all(0);
+        add_pairs(num_queries, sums, keys + 2 * key, 2 * PAGE_SIZE, queries, D, D / 2);
+        for (int q = 0; q < num_queries; q++)
+            scores[q][key / LANES] = sums[q];
+    }
 }
 
 /* LANES dimensions of the values of a block, weighed and added up. */
 INLINE void add_values(const int num_queries, uint16_t (*weights)[BLOCK_KEYS],
                        const uint16_t *const *values, int num_pages, int D, int vector,
-                       f32x16 *out)
+                       f32s *out)
 {
-    f32x16 sums[TILE_QUERIES];
+    f32s sums[TILE_QUERIES];
     for (int q = 0; q < num_queries; q++)
         sums[q] = out[q];
     for (int page = 0; page < num_pages; page++)

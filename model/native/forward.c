@@ -14,7 +14,7 @@ typedef struct {
     const Batch *batch;
     State *state;
     int num_rows;
-    int padded_dim;    /* D, padded to whole LANES */
+    int padded_dim;    /* D, padded to whole HEAD_STEPs */
     int stride;        /* of `wide` */
     float *x;          /* [T][W], the residual stream */
     float *wide;       /* [T][stride]: queries, keys and values; or the feed-forward's inside */
@@ -37,7 +37,7 @@ static size_t divide(Step *step, char *memory)
     const size_t stride = heads * D > F ? heads * D : F;
     const size_t K = ((stride > W ? stride : W) + WEIGHT_GROUP - 1) / WEIGHT_GROUP * WEIGHT_GROUP;
     size_t used = 0;
-    step->padded_dim = (int)((D + LANES - 1) / LANES * LANES);
+    step->padded_dim = (int)((D + HEAD_STEP - 1) / HEAD_STEP * HEAD_STEP);
     step->stride = (int)stride;
     step->x = part(memory, &used, T * W, sizeof(float));
     step->wide = part(memory, &used, T * stride, sizeof(float));

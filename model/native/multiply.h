@@ -9,6 +9,7 @@
 
 #include "vector.h"
 
+#define VECTORS (BLOCK / LANES)
 #define ROWS_AT_ONCE 128 /* whose inputs stay in a core's cache while the matrix passes by */
 
 /* The inputs of a product from some row on. */
@@ -27,17 +28,22 @@ INLINE Rows rows_from(const Rows *rows, int first)
                   rows->sums + row * num_sums(rows->num_inputs), rows->num_inputs};
 }
 
-/* Of a matrix, LANES outputs; or, with twice the codes and scales, two such blocks in a row. */
+/* What a block gives for a row. */
+typedef struct {
+    f32s part[VECTORS];
+} Outputs;
+
+/* Of a matrix, BLOCK outputs; or, with twice the codes and scales, two such blocks in a row. */
 typedef struct {
     const uint8_t *codes;
     const uint16_t *scales;
 } Block;
 
-void multiply_by_vectors(int bits, const Rows *rows, int num_rows, Block block, f32x16 *out);
+void multiply_by_vectors(int bits, const Rows *rows, int num_rows, Block block, Outputs *out);
 
 /* One block or two, whose results are ROWS_AT_ONCE apart in out; of as many of the rows as are worth
  * it, which it returns. */
 int multiply_by_tiles(int bits, const Rows *rows, int num_rows, Block block, int num_blocks,
-                      f32x16 *out);
+                      Outputs *out);
 
 #endif

@@ -1,125 +1,184 @@
-/* By vectors: up to eight rows at a time, so that they share each load of weights. */
+/* By vectors: up to MOST_ROWS at a time, so that they share each load of weights. */
 #include "multiply.h"
 
+#ifdef __AVX512F__
 #define MOST_ROWS 8
+#else
+#define MOST_ROWS 4 /* whose sums sixteen registers hold */
+#endif
+
+#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+#define BYTES_BY_HALVES
+#endif
 
 /* In these, num_rows is known to the compiler, so that all sums stay in registers. */
+#define EACH_OUTPUT                                                                                \
+    for (int row = 0; row < num_rows; row++)                                                       \
+        for (int v = 0; v < VECTORS; v++)
 
 INLINE uint32_t four_inputs(const Rows *rows, int row, int k)
 {
     return load_word(rows->codes + (size_t)row * rows->num_inputs + k);
 }
 
-/* part += the inputs' group at k times weights of 8 bits, in units of the weights' scale. */
-INLINE void multiply_group(const int num_rows, f32x16 *part, const Rows *rows, int k,
-                           const uint8_t *codes)
+/* What the halves of a group's codes give: the lower ones with the inputs from ks[0] on, the upper
+ * ones with those from ks[1] on; from `first` to `last` of the two. */
+INLINE void dot_halves(const int num_rows, const int first, const int last,
+                       i32s (*dots)[MOST_ROWS][VECTORS], const Rows *rows, const int *ks,
+                       const uint8_t *codes)
 {
-    const int G = rows->num_inputs / INPUT_GROUP, g = k / INPUT_GROUP;
-    i32x16 dots[MOST_ROWS];
-    for (int row = 0; row < num_rows; row++)
-        dots[row] = all_words(rows->offsets[row * G + g]);
-    for (int i = 0; i < INPUT_GROUP; i += 4) {
-        u32x16 four_each = load_bits(codes + i * LANES);
-        for (int row = 0; row < num_rows; row++)
-            dots[row] = dot_bytes(dots[row], four_each, four_inputs(rows, row, k + i));
-    }
-    for (int row = 0; row < num_rows; row++)
-        part[row] += __builtin_convertvector(dots[row], f32x16) * rows->scales[row * G + g];
+    for (int half = first; half <= last; half++)
+        EACH_OUTPUT dots[half][row][v] = all_words(0);
+    for (int i = 0; i < INPUT_GROUP; i += 4)
+        for (int half = first; half <= last; half++) {
+            u32s four_each[VECTORS];
+            for (int v = 0; v < VECTORS; v++) {
+                u32s both = load_bits(codes + i * BLOCK + 4 * v * LANES);
+                four_each[v] = both >> 4 * half & (u32s)all_words(0x0F0F0F0F);
+            }
+            EACH_OUTPUT dots[half][row][v] = dot_nibbles(dots[half][row][v], four_each[v],
+                                                         four_inputs(rows, row, ks[half] + i));
+        }
+    for (int half = first; half <= last; half++)
+        EACH_OUTPUT dots[half][row][v] = sum_of_nibbles(dots[half][row][v]);
 }
 
-INLINE void multiply_bytes(const int num_rows, const Rows *rows, Block block, f32x16 *out)
+/* Of both halves: at once, or one after the other where registers hold no more sums. */
+INLINE void dot_both(const int num_rows, i32s (*dots)[MOST_ROWS][VECTORS], const Rows *rows,
+                     int lower_k, int upper_k, const uint8_t *codes)
 {
-    f32x16 total[MOST_ROWS];
-    for (int row = 0; row < num_rows; row++)
-        total[row] = all(0);
-    for (int k = 0; k < rows->num_inputs; k += WEIGHT_GROUP, block.scales += LANES) {
-        f32x16 part[MOST_ROWS];
-        for (int row = 0; row < num_rows; row++)
-            part[row] = all(0);
-        for (int i = 0; i < WEIGHT_GROUP; i += INPUT_GROUP)
-            multiply_group(num_rows, part, rows, k + i, block.codes + (size_t)(k + i) * LANES);
-        f32x16 scale = from_bf16(block.scales);
-        for (int row = 0; row < num_rows; row++)
-            total[row] += part[row] * scale;
+    const int ks[2] = {lower_k, upper_k};
+#ifdef __AVX512F__
+    dot_halves(num_rows, 0, 1, dots, rows, ks, codes);
+#else
+    dot_halves(num_rows, 0, 0, dots, rows, ks, codes);
+    dot_halves(num_rows, 1, 1, dots, rows, ks, codes);
+#endif
+}
+
+/* dots = the inputs' group at k times codes of 8 bits. */
+INLINE void dot_wholes(const int num_rows, i32s (*dots)[VECTORS], const Rows *rows, int k,
+                       const uint8_t *codes)
+{
+#ifdef BYTES_BY_HALVES
+    i32s halves[2][MOST_ROWS][VECTORS];
+    dot_both(num_rows, halves, rows, k, k, codes);
+    EACH_OUTPUT dots[row][v] = halves[0][row][v] + (halves[1][row][v] << 4);
+#else
+    EACH_OUTPUT dots[row][v] = all_words(0);
+    for (int i = 0; i < INPUT_GROUP; i += 4) {
+        u32s four_each[VECTORS];
+        for (int v = 0; v < VECTORS; v++)
+            four_each[v] = load_bits(codes + i * BLOCK + 4 * v * LANES);
+        EACH_OUTPUT dots[row][v] = dot_bytes(dots[row][v], four_each[v],
+                                             four_inputs(rows, row, k + i));
     }
-    memcpy(out, total, sizeof(f32x16) * num_rows);
+#endif
+}
+
+INLINE void multiply_bytes(const int num_rows, const Rows *rows, Block block, Outputs *out)
+{
+    Outputs total[MOST_ROWS];
+    const int G = rows->num_inputs / INPUT_GROUP;
+    EACH_OUTPUT total[row].part[v] = all(0);
+    for (int k = 0; k < rows->num_inputs; k += WEIGHT_GROUP, block.scales += BLOCK) {
+        f32s part[MOST_ROWS][VECTORS]; /* in units of the weights' scale */
+        EACH_OUTPUT part[row][v] = all(0);
+        for (int i = k; i < k + WEIGHT_GROUP; i += INPUT_GROUP) {
+            const int g = i / INPUT_GROUP;
+            i32s dots[MOST_ROWS][VECTORS];
+            dot_wholes(num_rows, dots, rows, i, block.codes + (size_t)i * BLOCK);
+            EACH_OUTPUT part[row][v] += rows->scales[row * G + g] *
+                __builtin_convertvector(dots[row][v] + rows->offsets[row * G + g], f32s);
+        }
+        EACH_OUTPUT total[row].part[v] += part[row][v] * from_bf16(block.scales + v * LANES);
+    }
+    memcpy(out, total, sizeof *out * num_rows);
 }
 
 /* total += two groups of inputs, from k on, times weights of 4 bits. */
-INLINE void multiply_two_groups(const int num_rows, f32x16 *total, const Rows *rows, int k,
+INLINE void multiply_two_groups(const int num_rows, Outputs *total, const Rows *rows, int k,
                                 const uint8_t *codes, const uint16_t *scales)
 {
     const int G = rows->num_inputs / INPUT_GROUP, g = k / INPUT_GROUP;
-    i32x16 low[MOST_ROWS], high[MOST_ROWS];
-    for (int row = 0; row < num_rows; row++)
-        low[row] = high[row] = all_words(0);
-    for (int i = 0; i < INPUT_GROUP; i += 4) {
-        u32x16 both = load_bits(codes + i * LANES), mask = (u32x16)all_words(0x0F0F0F0F);
+    i32s dots[2][MOST_ROWS][VECTORS];
+    dot_both(num_rows, dots, rows, k, k + INPUT_GROUP, codes);
+    for (int v = 0; v < VECTORS; v++) {
+        const f32s lower_scale = from_half(scales + v * LANES);
+        const f32s upper_scale = from_half(scales + BLOCK + v * LANES);
         for (int row = 0; row < num_rows; row++) {
-            low[row] = dot_bytes(low[row], both & mask, four_inputs(rows, row, k + i));
-            high[row] = dot_bytes(high[row], both >> 4 & mask,
-                                  four_inputs(rows, row, k + INPUT_GROUP + i));
+            const float *scale = rows->scales + row * G + g;
+            f32s *sum = &total[row].part[v];
+            *sum += __builtin_convertvector(dots[0][row][v], f32s) * (lower_scale * scale[0]);
+            *sum += __builtin_convertvector(dots[1][row][v], f32s) * (upper_scale * scale[1]);
         }
-    }
-    f32x16 low_scale = from_half(scales), high_scale = from_half(scales + LANES);
-    for (int row = 0; row < num_rows; row++) {
-        const float *scale = rows->scales + row * G + g;
-        total[row] += __builtin_convertvector(low[row], f32x16) * (low_scale * scale[0]);
-        total[row] += __builtin_convertvector(high[row], f32x16) * (high_scale * scale[1]);
     }
 }
 
 /* What the least weights add: pairs of groups' sums times pairs of least weights. The tile unit, if
- * there is one, takes some pairs at once and adds up their firsts and their seconds; so do these. */
-INLINE void multiply_least(const int num_rows, f32x16 *total, const Rows *rows,
+ * there is one, takes some pairs at once, and adds up their firsts and their seconds; so do these. */
+INLINE void multiply_least(const int num_rows, Outputs *total, const Rows *rows,
                            const uint16_t *scales)
 {
     const int G = rows->num_inputs / INPUT_GROUP, S = num_sums(rows->num_inputs);
-    f32x16 first[MOST_ROWS], second[MOST_ROWS];
-    for (int row = 0; row < num_rows; row++)
-        total[row] = first[row] = second[row] = all(0);
-    for (int g = 0; g < G; g += 2) {
-        u32x16 least = load_bits(scales + (2 * g + 2) * LANES);
-        for (int row = 0; row < num_rows; row++) {
-            uint32_t sums = load_word(rows->sums + row * S + g);
 #ifdef __AMX_BF16__
-            u32x16 both = (u32x16)all_words((int32_t)sums);
-            first[row] += (f32x16)(both << 16) * (f32x16)(least << 16);
-            second[row] += (f32x16)(both & 0xFFFF0000u) * (f32x16)(least & 0xFFFF0000u);
+    f32s first[MOST_ROWS], second[MOST_ROWS];
+    for (int row = 0; row < num_rows; row++)
+        total[row].part[0] = first[row] = second[row] = all(0);
+    for (int g = 0; g < G; g += 2) {
+        u32s least = load_bits(scales + (2 * g + 2) * BLOCK);
+        for (int row = 0; row < num_rows; row++) {
+            u32s both = (u32s)all_words((int32_t)load_word(rows->sums + row * S + g));
+            first[row] += (f32s)(both << 16) * (f32s)(least << 16);
+            second[row] += (f32s)(both & 0xFFFF0000u) * (f32s)(least & 0xFFFF0000u);
             if ((g + 2) % SUMS_AT_ONCE == 0 || g + 2 == G) {
-                total[row] += first[row] + second[row];
+                total[row].part[0] += first[row] + second[row];
                 first[row] = second[row] = all(0);
             }
-#else
-            total[row] = dot_pairs(total[row], least, sums);
-#endif
         }
     }
+#else
+    EACH_OUTPUT total[row].part[v] = all(0);
+    for (int g = 0; g < G; g += 2) {
+        u32s least[VECTORS];
+        for (int v = 0; v < VECTORS; v++)
+            least[v] = load_bits(scales + (2 * g + 2) * BLOCK + 2 * v * LANES);
+        EACH_OUTPUT total[row].part[v] = dot_pairs(total[row].part[v], least[v],
+                                              load_word(rows->sums + row * S + g));
+    }
+#endif
 }
 
-INLINE void multiply_nibbles(const int num_rows, const Rows *rows, Block block, f32x16 *out)
+INLINE void multiply_nibbles(const int num_rows, const Rows *rows, Block block, Outputs *out)
 {
-    f32x16 total[MOST_ROWS];
+    Outputs total[MOST_ROWS];
     multiply_least(num_rows, total, rows, block.scales);
-    for (int k = 0; k < rows->num_inputs; k += WEIGHT_GROUP, block.scales += 4 * LANES)
-        multiply_two_groups(num_rows, total, rows, k, block.codes + (size_t)k / 2 * LANES,
+    for (int k = 0; k < rows->num_inputs; k += WEIGHT_GROUP, block.scales += 4 * BLOCK)
+        multiply_two_groups(num_rows, total, rows, k, block.codes + (size_t)k / 2 * BLOCK,
                             block.scales);
-    memcpy(out, total, sizeof(f32x16) * num_rows);
+    memcpy(out, total, sizeof *out * num_rows);
 }
+
+#if MOST_ROWS > 4
+#define FROM_FOUR(multiply)                                                                        \
+    case 4: multiply(4, rows, block, out); break;                                                  \
+    case 5: multiply(5, rows, block, out); break;                                                  \
+    case 6: multiply(6, rows, block, out); break;                                                  \
+    case 7: multiply(7, rows, block, out); break;
+#else
+#define FROM_FOUR(multiply)
+#endif
 
 #define BY_NUM_ROWS(multiply)                                                                      \
     switch (num_rows) {                                                                            \
     case 1: multiply(1, rows, block, out); break;                                                  \
     case 2: multiply(2, rows, block, out); break;                                                  \
     case 3: multiply(3, rows, block, out); break;                                                  \
-    case 4: multiply(4, rows, block, out); break;                                                  \
-    case 5: multiply(5, rows, block, out); break;                                                  \
-    case 6: multiply(6, rows, block, out); break;                                                  \
-    case 7: multiply(7, rows, block, out); break;                                                  \
+    FROM_FOUR(multiply)                                                                            \
     default: multiply(MOST_ROWS, rows, block, out);                                                \
     }
 
-static void multiply_few(int bits, const Rows *rows, int num_rows, Block block, f32x16 *out)
+static void multiply_few(int bits, const Rows *rows, int num_rows, Block block, Outputs *out)
 {
     if (bits == 4)
         BY_NUM_ROWS(multiply_nibbles)
@@ -127,7 +186,7 @@ static void multiply_few(int bits, const Rows *rows, int num_rows, Block block, 
         BY_NUM_ROWS(multiply_bytes)
 }
 
-void multiply_by_vectors(int bits, const Rows *rows, int num_rows, Block block, f32x16 *out)
+void multiply_by_vectors(int bits, const Rows *rows, int num_rows, Block block, Outputs *out)
 {
     for (int row = 0; row < num_rows; row += MOST_ROWS) {
         Rows some = rows_from(rows, row);

@@ -16,19 +16,19 @@
 
 /* What all rows need of a block for two groups of inputs. */
 typedef struct {
-    u32x16 codes[2][FOURS]; /* of 4 bits, unpacked: of a group and the next */
-    f32x16 scales[2];       /* of 8 bits only one, for both groups */
+    u32s codes[2][FOURS]; /* of 4 bits, unpacked: of a group and the next */
+    f32s scales[2];       /* of 8 bits only one, for both groups */
 } Weights;
 
 typedef struct {
-    i32x16 group[2][TILE_ROWS];
+    i32s group[2][TILE_ROWS];
 } Sums;
 
 INLINE void unpack(const uint8_t *codes, Weights *to)
 {
-    const u32x16 mask = (u32x16)all_words(0x0F0F0F0F);
+    const u32s mask = (u32s)all_words(0x0F0F0F0F);
     for (int i = 0; i < FOURS; i++) {
-        u32x16 both = load_bits(codes + i * sizeof both);
+        u32s both = load_bits(codes + i * sizeof both);
         to->codes[0][i] = both & mask;
         to->codes[1][i] = both >> 4 & mask;
     }
@@ -48,14 +48,14 @@ INLINE void load_inputs(const Rows *rows, int row, int k)
 #define SUM_TILES(codes, next_codes, sums)                                                         \
     _tile_zero(0);                                                                                 \
     _tile_dpbsud(0, 2, codes);                                                                     \
-    _tile_stored(0, (sums)->group[0], sizeof(i32x16));                                             \
+    _tile_stored(0, (sums)->group[0], sizeof(i32s));                                               \
     _tile_zero(1);                                                                                 \
     _tile_dpbsud(1, 3, next_codes);                                                                \
-    _tile_stored(1, (sums)->group[1], sizeof(i32x16));
+    _tile_stored(1, (sums)->group[1], sizeof(i32s));
 
 /* In the order of multiply_rows.c. */
 INLINE void scale_tile(const int bits, const Rows *rows, int row, int num_rows, int k,
-                       const Sums *sums, const Weights *of, f32x16 *out)
+                       const Sums *sums, const Weights *of, f32s *out)
 {
     const int G = rows->num_inputs / INPUT_GROUP;
     const size_t at = (size_t)row * G + k / INPUT_GROUP;
@@ -63,16 +63,16 @@ INLINE void scale_tile(const int bits, const Rows *rows, int row, int num_rows, 
     const int32_t *offsets = rows->offsets + at;
 #pragma GCC unroll 2 /* more would take more registers for addresses than there are */
     for (int i = 0; i < num_rows; i++, scales += G, offsets += G) {
-        i32x16 first = sums->group[0][i], second = sums->group[1][i];
+        i32s first = sums->group[0][i], second = sums->group[1][i];
         if (bits == 4) {
-            f32x16 total = out[i];
-            total += __builtin_convertvector(first, f32x16) * (of->scales[0] * scales[0]);
-            total += __builtin_convertvector(second, f32x16) * (of->scales[1] * scales[1]);
+            f32s total = out[i];
+            total += __builtin_convertvector(first, f32s) * (of->scales[0] * scales[0]);
+            total += __builtin_convertvector(second, f32s) * (of->scales[1] * scales[1]);
             out[i] = total;
         } else {
-            f32x16 part = all(0);
-            part += __builtin_convertvector(first + offsets[0], f32x16) * scales[0];
-            part += __builtin_convertvector(second + offsets[1], f32x16) * scales[1];
+            f32s part = all(0);
+            part += __builtin_convertvector(first + offsets[0], f32s) * scales[0];
+            part += __builtin_convertvector(second + offsets[1], f32s) * scales[1];
             out[i] += part * of->scales[0];
         }
     }
@@ -82,7 +82,7 @@ INLINE void scale_tile(const int bits, const Rows *rows, int row, int num_rows, 
  * fill 4 KiB: of two addresses that differ by a multiple of that, the processor takes a load from
  * one for a load from the other, where a store is on its way, and has it wait. */
 INLINE void multiply(const int bits, const int num_blocks, const Rows *rows, int num_rows,
-                     const int rows_each, Block block, f32x16 *out)
+                     const int rows_each, Block block, f32s *out)
 {
     const size_t K = (size_t)rows->num_inputs;
     Weights weights[2];
@@ -129,11 +129,11 @@ INLINE void multiply(const int bits, const int num_blocks, const Rows *rows, int
 
 /* What the least weights of a block add; out is all that was there before. */
 static void multiply_least(const Rows *rows, int num_rows, int rows_each, const uint16_t *scales,
-                           f32x16 *out)
+                           f32s *out)
 {
     const int G = rows->num_inputs / INPUT_GROUP, S = num_sums(rows->num_inputs);
     for (int g = 0; g < G; g += SUMS_AT_ONCE) {
-        u32x16 least[SUMS_AT_ONCE / 2] = {};
+        u32s least[SUMS_AT_ONCE / 2] = {};
         for (int i = 0; 2 * i < SUMS_AT_ONCE && g + 2 * i < G; i++)
             least[i] = load_bits(scales + (2 * g + 4 * i + 2) * LANES);
         _tile_loadd(4, least, sizeof *least);
@@ -148,12 +148,12 @@ static void multiply_least(const Rows *rows, int num_rows, int rows_each, const 
 
 /* num_rows is a multiple of rows_each, which is TILE_ROWS at most. */
 INLINE void multiply_alike(int bits, const Rows *rows, int num_rows, const int rows_each,
-                           Block block, int num_blocks, f32x16 *out)
+                           Block block, int num_blocks, f32s *out)
 {
     const size_t scales_each = (size_t)rows->num_inputs / WEIGHT_GROUP * 4 * LANES;
     shape_tiles(rows_each, FOURS, FOURS);
     for (int i = 0; i < num_blocks; i++) {
-        f32x16 *sums = memset(out + i * ROWS_AT_ONCE, 0, sizeof(f32x16) * (size_t)num_rows);
+        f32s *sums = memset(out + i * ROWS_AT_ONCE, 0, sizeof(f32s) * (size_t)num_rows);
         if (bits == 4)
             multiply_least(rows, num_rows, rows_each, block.scales + i * scales_each, sums);
     }
@@ -168,8 +168,9 @@ INLINE void multiply_alike(int bits, const Rows *rows, int num_rows, const int r
 }
 
 int multiply_by_tiles(int bits, const Rows *rows, int num_rows, Block block, int num_blocks,
-                      f32x16 *out)
+                      Outputs *outputs)
 {
+    f32s *out = &outputs->part[0]; /* one vector each */
     const int whole = num_rows / TILE_ROWS * TILE_ROWS, rest = num_rows - whole;
     if (whole > 0)
         multiply_alike(bits, rows, whole, TILE_ROWS, block, num_blocks, out);
@@ -185,7 +186,7 @@ int multiply_by_tiles(int bits, const Rows *rows, int num_rows, Block block, int
 #else
 
 int multiply_by_tiles(int bits, const Rows *rows, int num_rows, Block block, int num_blocks,
-                      f32x16 *out)
+                      Outputs *out)
 {
     (void)bits, (void)rows, (void)num_rows, (void)block, (void)num_blocks, (void)out;
     return 0;

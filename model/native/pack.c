@@ -35,7 +35,7 @@ static void pack_group(const float *weights, int num_values, uint8_t *codes, uin
     memcpy(&unit, &bits, sizeof unit);
     for (int k = 0; k < WEIGHT_GROUP; k++) {
         float code = k < num_values && unit > 0 ? weights[k] / unit : 0;
-        codes[k / 4 * 4 * LANES + k % 4] = (uint8_t)((int)(code + 128.5f));
+        codes[k / 4 * 4 * BLOCK + k % 4] = (uint8_t)((int)(code + 128.5f));
     }
 }
 
@@ -44,15 +44,15 @@ static void pack_block(void *context, int item)
     const Packing *packing = context;
     const int K = packing->matrix->num_inputs;
     size_t block = (size_t)(packing->first_block + item * packing->step);
-    for (int lane = 0; lane < LANES; lane++) {
-        int row = item * LANES + lane;
+    for (int lane = 0; lane < BLOCK; lane++) {
+        int row = item * BLOCK + lane;
         const float *weights = packing->weights + (size_t)row * packing->num_values;
         for (int k = 0; k < K; k += WEIGHT_GROUP) {
             int left = row < packing->num_rows ? packing->num_values - k : 0;
             left = left < 0 ? 0 : left < WEIGHT_GROUP ? left : WEIGHT_GROUP;
             pack_group(weights + k, left,
-                       packing->matrix->codes + (block * K + k) * LANES + 4 * lane,
-                       packing->matrix->scales + (block * K + k) / WEIGHT_GROUP * LANES + lane);
+                       packing->matrix->codes + (block * K + k) * BLOCK + 4 * lane,
+                       packing->matrix->scales + (block * K + k) / WEIGHT_GROUP * BLOCK + lane);
         }
     }
 }
@@ -61,7 +61,7 @@ void pack_rows(Team *team, const float *weights, int num_rows, int num_values, M
                int first_block, int step)
 {
     Packing packing = {weights, NULL, num_rows, num_values, 0, matrix, first_block, step};
-    share(team, (num_rows + LANES - 1) / LANES, pack_block, &packing);
+    share(team, (num_rows + BLOCK - 1) / BLOCK, pack_block, &packing);
 }
 
 static uint16_t half_at(const uint8_t *from)
@@ -84,12 +84,12 @@ static void pack_nibbles(const uint8_t *block, int block_bytes, int g, uint8_t *
     const uint8_t *from = block + block_bytes - INPUT_GROUP / 2;
     uint16_t scale = half_at(block);
     int is_high = g % 2;
-    scales[is_high * LANES + lane] = scale;
-    scales[2 * LANES + 2 * lane + is_high] =
+    scales[is_high * BLOCK + lane] = scale;
+    scales[2 * BLOCK + 2 * lane + is_high] =
         bf16(block_bytes == 20 ? float_of_half(half_at(block + 2)) : -8 * float_of_half(scale));
     for (int k = 0; k < INPUT_GROUP; k++) {
         int code = k < INPUT_GROUP / 2 ? from[k] & 15 : from[k - INPUT_GROUP / 2] >> 4;
-        codes[k / 4 * 4 * LANES + 4 * lane + k % 4] |= (uint8_t)(code << 4 * is_high);
+        codes[k / 4 * 4 * BLOCK + 4 * lane + k % 4] |= (uint8_t)(code << 4 * is_high);
     }
 }
 
@@ -97,17 +97,17 @@ static void pack_block_of_blocks(void *context, int item)
 {
     const Packing *packing = context;
     const size_t K = (size_t)packing->matrix->num_inputs;
-    const size_t at = (size_t)(packing->first_block + item * packing->step) * K * LANES;
+    const size_t at = (size_t)(packing->first_block + item * packing->step) * K * BLOCK;
     uint8_t *codes = packing->matrix->codes + at / 2;
     uint16_t *scales = packing->matrix->scales + at / WEIGHT_GROUP * 4;
-    memset(codes, 0, K / 2 * LANES);
-    memset(scales, 0, sizeof(uint16_t) * K / WEIGHT_GROUP * 4 * LANES);
-    for (int lane = 0; lane < LANES && item * LANES + lane < packing->num_rows; lane++) {
-        size_t first = (size_t)(item * LANES + lane) * packing->num_values;
+    memset(codes, 0, K / 2 * BLOCK);
+    memset(scales, 0, sizeof(uint16_t) * K / WEIGHT_GROUP * 4 * BLOCK);
+    for (int lane = 0; lane < BLOCK && item * BLOCK + lane < packing->num_rows; lane++) {
+        size_t first = (size_t)(item * BLOCK + lane) * packing->num_values;
         for (int g = 0; g < packing->num_values; g++)
             pack_nibbles(packing->blocks + (first + g) * packing->block_bytes, packing->block_bytes,
-                         g, codes + (size_t)(g / 2) * INPUT_GROUP * LANES,
-                         scales + (size_t)(g / 2) * 4 * LANES, lane);
+                         g, codes + (size_t)(g / 2) * INPUT_GROUP * BLOCK,
+                         scales + (size_t)(g / 2) * 4 * BLOCK, lane);
     }
 }
 
@@ -115,5 +115,5 @@ void pack_blocks(Team *team, const uint8_t *blocks, int num_rows, int num_groups
                  Matrix *matrix, int first_block, int step)
 {
     Packing packing = {NULL, blocks, num_rows, num_groups, block_bytes, matrix, first_block, step};
-    share(team, (num_rows + LANES - 1) / LANES, pack_block_of_blocks, &packing);
+    share(team, (num_rows + BLOCK - 1) / BLOCK, pack_block_of_blocks, &packing);
 }

@@ -8,7 +8,7 @@
 static int num_blocks(const Matrix *matrix, Ending ending)
 {
     int parts = ending == SWIGLU ? 2 : 1;
-    return parts * ((matrix->num_outputs / parts + LANES - 1) / LANES);
+    return parts * ((matrix->num_outputs / parts + BLOCK - 1) / BLOCK);
 }
 
 typedef struct {
@@ -24,13 +24,13 @@ typedef struct {
 
 /* Rows of a block or two: y, of which the second's begin at ROWS_AT_ONCE. */
 static void multiply_blocks(const Job *job, int index, int count, int first, int num_rows,
-                            f32x16 *y)
+                            Outputs *y)
 {
     const Matrix *matrix = job->matrix;
     const Quantized *inputs = job->inputs;
     const size_t K = (size_t)matrix->num_inputs, is_small = matrix->bits == 4;
-    const size_t codes_each = K * LANES >> is_small;
-    const size_t scales_each = K / WEIGHT_GROUP * LANES << 2 * is_small;
+    const size_t codes_each = K * BLOCK >> is_small;
+    const size_t scales_each = K / WEIGHT_GROUP * BLOCK << 2 * is_small;
     const Rows whole = {inputs->codes, inputs->scales, inputs->offsets, inputs->sums,
                         matrix->num_inputs};
     const Rows rows = rows_from(&whole, first);
@@ -44,27 +44,35 @@ static void multiply_blocks(const Job *job, int index, int count, int first, int
 }
 
 /* Where num_outputs ends within a block, the rest of the block is left as it is. */
-static void end_block(const f32x16 *y, int num_rows, int count, int adds, float *out, int stride)
+static void end_block(const Outputs *y, int num_rows, int count, int adds, float *out, int stride)
 {
     for (int row = 0; row < num_rows; row++, out += stride)
-        if (count == LANES)
-            store(out, adds ? load(out) + y[row] : y[row]);
-        else
-            for (int n = 0; n < count; n++)
-                out[n] = adds ? out[n] + y[row][n] : y[row][n];
+        for (int n = 0; n < count; n += LANES) {
+            const f32s part = y[row].part[n / LANES];
+            if (count - n >= LANES)
+                store(out + n, adds ? load(out + n) + part : part);
+            else
+                for (int i = 0; n + i < count; i++)
+                    out[n + i] = adds ? out[n + i] + part[i] : part[i];
+        }
 }
 
-static void end_pair(f32x16 *gate, const f32x16 *up, int num_rows)
+INLINE f32s swiglu(f32s gate, f32s up)
 {
-    for (int row = 0; row < num_rows; row++) {
-        f32x16 e = exp2_of(-larger(gate[row] * 1.442695041f, all(-126)));
-        gate[row] = gate[row] / (e + 1.0f) * up[row];
-    }
+    f32s e = exp2_of(-larger(gate * 1.442695041f, all(-126)));
+    return gate / (e + 1.0f) * up;
+}
+
+static void end_pair(Outputs *gate, const Outputs *up, int num_rows)
+{
+    for (int row = 0; row < num_rows; row++)
+        for (int v = 0; v < VECTORS; v++)
+            gate[row].part[v] = swiglu(gate[row].part[v], up[row].part[v]);
 }
 
 static void compute_blocks(const Job *job, int block, int count, int first, int num_rows)
 {
-    f32x16 y[2 * ROWS_AT_ONCE];
+    Outputs y[2 * ROWS_AT_ONCE];
     multiply_blocks(job, block, count, first, num_rows, y);
     int num_outputs = job->matrix->num_outputs;
     if (job->ending == SWIGLU) {
@@ -74,9 +82,9 @@ static void compute_blocks(const Job *job, int block, int count, int first, int 
         count = 1;
     }
     for (int i = 0; i < count; i++) {
-        int n = (block + i) * LANES, left = num_outputs - n;
+        int n = (block + i) * BLOCK, left = num_outputs - n;
         float *out = job->out + (size_t)first * job->out_stride + n;
-        end_block(y + i * ROWS_AT_ONCE, num_rows, left < LANES ? left : LANES, job->ending == ADD,
+        end_block(y + i * ROWS_AT_ONCE, num_rows, left < BLOCK ? left : BLOCK, job->ending == ADD,
                   out, job->out_stride);
     }
 }

@@ -1,6 +1,6 @@
 /* Matrix products of small integers, with scales per group of inputs. Knows no layers.
  *
- * Shapes: T rows, N outputs in blocks of LANES, K inputs, padded with zeros to whole WEIGHT_GROUPs.
+ * Shapes: T rows, N outputs in blocks of BLOCK, K inputs, padded with zeros to whole WEIGHT_GROUPs.
  *
  *     8 bits    weight[n][k] = (code - 128) * scale[n][k / WEIGHT_GROUP]    the scale a bfloat16
  *     4 bits    weight[n][k] = code * scale[n][k / INPUT_GROUP] + least[n][k / INPUT_GROUP]
@@ -17,17 +17,18 @@
 
 #include "team.h"
 
+#define BLOCK 16 /* of outputs */
 #define WEIGHT_GROUP 64
 #define INPUT_GROUP 32
 #define SUMS_AT_ONCE 16 /* of groups, which a row's are padded to with zeros */
 
 /* Block by block, so that a block's weights are read from end to end:
  *
- *     8 bits    codes     [N / LANES][K / 4][LANES][4]
- *               scales    [N / LANES][K / WEIGHT_GROUP][LANES]
- *     4 bits    codes     [N / LANES][K / WEIGHT_GROUP][INPUT_GROUP / 4][LANES][4]
+ *     8 bits    codes     [N / BLOCK][K / 4][BLOCK][4]
+ *               scales    [N / BLOCK][K / WEIGHT_GROUP][BLOCK]
+ *     4 bits    codes     [N / BLOCK][K / WEIGHT_GROUP][INPUT_GROUP / 4][BLOCK][4]
  *                                        the lower halves for the first INPUT_GROUP of the group
- *               scales    [N / LANES][K / WEIGHT_GROUP][4][LANES]
+ *               scales    [N / BLOCK][K / WEIGHT_GROUP][4][BLOCK]
  *                                        two rows of scales, then pairs of least weights
  */
 typedef struct {

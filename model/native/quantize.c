@@ -4,10 +4,11 @@
 #include "vector.h"
 
 #define LARGEST_CODE 127
+#define VECTORS (INPUT_GROUP / LANES)
 
-INLINE void store_codes(i32x16 codes, int8_t *to)
+INLINE void store_codes(i32s codes, int8_t *to)
 {
-    i8x16 bytes = __builtin_convertvector(codes, i8x16);
+    i8s bytes = __builtin_convertvector(codes, i8s);
     memcpy(to, &bytes, sizeof bytes);
 }
 
@@ -18,14 +19,19 @@ static void quantize_group(const float *x, int num_values, const Quantized *to, 
     float padded[INPUT_GROUP] = {0};
     if (num_values < INPUT_GROUP)
         x = memcpy(padded, x, sizeof(float) * (num_values > 0 ? (size_t)num_values : 0));
-    f32x16 low = load(x), high = load(x + LANES);
-    float most = largest(larger(magnitude(low), magnitude(high)));
-    float codes_per_unit = most > 0 ? LARGEST_CODE / most : 0;
-    i32x16 low_codes = rounded(low * codes_per_unit), high_codes = rounded(high * codes_per_unit);
-    const size_t at = g * INPUT_GROUP;
-    store_codes(low_codes, to->codes + at);
-    store_codes(high_codes, to->codes + at + LANES);
-    float codes_total = sum(__builtin_convertvector(low_codes + high_codes, f32x16));
+    f32s values[VECTORS], larges = all(0);
+    for (int i = 0; i < VECTORS; i++) {
+        values[i] = load(x + i * LANES);
+        larges = larger(larges, magnitude(values[i]));
+    }
+    float most = largest(larges), codes_per_unit = most > 0 ? LARGEST_CODE / most : 0;
+    i32s total_codes = all_words(0);
+    for (int i = 0; i < VECTORS; i++) {
+        i32s codes = rounded(values[i] * codes_per_unit);
+        store_codes(codes, to->codes + g * INPUT_GROUP + i * LANES);
+        total_codes += codes;
+    }
+    float codes_total = sum(__builtin_convertvector(total_codes, f32s));
     to->scales[g] = most / LARGEST_CODE;
     to->offsets[g] = -128 * (int32_t)codes_total;
     *total = bf16(codes_total * to->scales[g]);

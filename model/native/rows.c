@@ -7,7 +7,7 @@
 
 void rms_norm(const float *x, const float *weight, int num_values, float eps, float *y)
 {
-    f32x16 squares = all(0);
+    f32s squares = all(0);
     int i = 0;
     for (; i + LANES <= num_values; i += LANES)
         squares += load(x + i) * load(x + i);
@@ -32,8 +32,8 @@ void rotate(float *head, const float *rotation, int num_pairs)
 {
     int i = 0;
     for (; i + LANES <= num_pairs; i += LANES) {
-        f32x16 a = load(head + i), b = load(head + num_pairs + i);
-        f32x16 cosine = load(rotation + i), sine = load(rotation + num_pairs + i);
+        f32s a = load(head + i), b = load(head + num_pairs + i);
+        f32s cosine = load(rotation + i), sine = load(rotation + num_pairs + i);
         store(head + i, a * cosine - b * sine);
         store(head + num_pairs + i, b * cosine + a * sine);
     }

@@ -19,8 +19,8 @@ from model.errors import ModelError
 from model.footprint import native_weight_bytes
 from model.native.cache import NativeCache
 from model.native.library import (
+    BLOCK,
     INPUT_GROUP,
-    LANES,
     MOST_HEAD_DIM,
     PHASES,
     WEIGHT_GROUP,
@@ -93,7 +93,7 @@ class NativeTransformer:
         is_float = weights.dim() == 2
         num_inputs = weights.shape[1] * (1 if is_float else INPUT_GROUP)
         num_groups = -(-num_inputs // WEIGHT_GROUP)
-        num_rows = sum(-(-len(part) // LANES) for part in parts) * LANES
+        num_rows = sum(-(-len(part) // BLOCK) for part in parts) * BLOCK
         code_bytes, num_scales = (WEIGHT_GROUP, 1) if is_float else (WEIGHT_GROUP // 2, 4)
         codes = torch.empty(num_rows, num_groups, code_bytes, dtype=torch.uint8)
         scales = torch.empty(num_rows, num_groups, num_scales, dtype=torch.int16)

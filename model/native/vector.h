@@ -1,10 +1,11 @@
-/* Sixteen numbers at a time: the few operations that the kernels need, for any processor.
+/* LANES numbers at a time: the few operations that the kernels need, for any processor.
  *
- * Written in GCC's vector extensions, which clang has too and which become whatever vectors the
- * target of the compilation has. Only what they can't say, or what a target does better by an
- * instruction of its own, is said twice. This file knows nothing of models.
+ * Written in GCC's vector extensions, which clang has too, with as many lanes as a register of the
+ * compilation's target: GCC keeps wider vectors in memory. Only what the extensions can't say, or
+ * what a target does better by an instruction of its own, is said twice. This file knows nothing of
+ * models.
  *
- * The library is compiled once for each kind of processor; see build.py.
+ * The library is compiled once for each kind of processor; see hatch_build.py.
  */
 #ifndef OCTAVO_VECTOR_H
 #define OCTAVO_VECTOR_H
@@ -16,30 +17,40 @@
 #include <immintrin.h>
 #endif
 
+#if defined(__AVX512F__)
 #define LANES 16
+#define LANE_NUMBERS 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15
+#elif defined(__AVX2__)
+#define LANES 8
+#define LANE_NUMBERS 0, 1, 2, 3, 4, 5, 6, 7
+#else
+#define LANES 4
+#define LANE_NUMBERS 0, 1, 2, 3
+#endif
+
 #define INLINE static inline __attribute__((always_inline))
 
-typedef float f32x16 __attribute__((vector_size(64)));
-typedef int32_t i32x16 __attribute__((vector_size(64)));
-typedef uint32_t u32x16 __attribute__((vector_size(64)));
-typedef uint16_t u16x16 __attribute__((vector_size(32)));
-typedef int8_t i8x16 __attribute__((vector_size(16)));
+typedef float f32s __attribute__((vector_size(4 * LANES)));
+typedef int32_t i32s __attribute__((vector_size(4 * LANES)));
+typedef uint32_t u32s __attribute__((vector_size(4 * LANES)));
+typedef uint16_t u16s __attribute__((vector_size(2 * LANES)));
+typedef int8_t i8s __attribute__((vector_size(LANES)));
 
-INLINE f32x16 load(const float *from)
+INLINE f32s load(const float *from)
 {
-    f32x16 x;
+    f32s x;
     memcpy(&x, from, sizeof x);
     return x;
 }
 
-INLINE void store(float *to, f32x16 x)
+INLINE void store(float *to, f32s x)
 {
     memcpy(to, &x, sizeof x);
 }
 
-INLINE u32x16 load_bits(const void *from)
+INLINE u32s load_bits(const void *from)
 {
-    u32x16 x;
+    u32s x;
     memcpy(&x, from, sizeof x);
     return x;
 }
@@ -51,53 +62,62 @@ INLINE uint32_t load_word(const void *from)
     return x;
 }
 
-INLINE f32x16 all(float x)
+INLINE f32s all(float x)
 {
-    return (f32x16){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
+    return x - (f32s){};
 }
 
-INLINE i32x16 all_words(int32_t x)
+INLINE i32s all_words(int32_t x)
 {
-    return (i32x16){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
+    return x + (i32s){};
 }
 
 /* a where the mask is all ones, b where it is 0. */
-INLINE f32x16 choose(i32x16 mask, f32x16 a, f32x16 b)
+INLINE f32s choose(i32s mask, f32s a, f32s b)
 {
-    return (f32x16)((mask & (i32x16)a) | (~mask & (i32x16)b));
+    return (f32s)((mask & (i32s)a) | (~mask & (i32s)b));
 }
 
-INLINE f32x16 larger(f32x16 a, f32x16 b)
+INLINE f32s larger(f32s a, f32s b)
 {
-#ifdef __AVX512F__
-    return (f32x16)_mm512_max_ps((__m512)a, (__m512)b);
+#if defined(__AVX512F__)
+    return (f32s)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+    return (f32s)_mm256_max_ps((__m256)a, (__m256)b);
 #else
     return choose(a > b, a, b);
 #endif
 }
 
-INLINE f32x16 magnitude(f32x16 x)
+INLINE f32s magnitude(f32s x)
 {
-    return (f32x16)((u32x16)x & 0x7FFFFFFFu);
+    return (f32s)((u32s)x & 0x7FFFFFFFu);
 }
 
 /* Each lane added to, or compared with, the one that is `distance` further. */
-#define TURNED(x, distance)                                                                        \
-    __builtin_shuffle(x, (i32x16){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} ^ distance)
+#define TURNED(x, distance) __builtin_shuffle(x, (i32s){LANE_NUMBERS} ^ distance)
 
-INLINE float sum(f32x16 x)
+INLINE float sum(f32s x)
 {
+#if LANES > 8
     x += TURNED(x, 8);
+#endif
+#if LANES > 4
     x += TURNED(x, 4);
+#endif
     x += TURNED(x, 2);
     x += TURNED(x, 1);
     return x[0];
 }
 
-INLINE float largest(f32x16 x)
+INLINE float largest(f32s x)
 {
+#if LANES > 8
     x = larger(x, TURNED(x, 8));
+#endif
+#if LANES > 4
     x = larger(x, TURNED(x, 4));
+#endif
     x = larger(x, TURNED(x, 2));
     x = larger(x, TURNED(x, 1));
     return x[0];
@@ -105,57 +125,67 @@ INLINE float largest(f32x16 x)
 
 /* To the nearest integer, the even one of two; for magnitudes below 2^22, since it pushes the
  * fraction out of the mantissa. */
-INLINE i32x16 rounded(f32x16 x)
+INLINE i32s rounded(f32s x)
 {
-    return (i32x16)(x + 0x1.8p23f) - 0x4B400000;
+    return (i32s)(x + 0x1.8p23f) - 0x4B400000;
 }
 
 /* 2^x, with a relative error below 1e-7 * |x| + 3e-7; exactly 1 for 0, and 0 below 2^-126. */
-INLINE f32x16 exp2_of(f32x16 x)
+INLINE f32s exp2_of(f32s x)
 {
 #ifdef __AVX512DQ__
-    f32x16 rest = (f32x16)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT);
-    f32x16 whole = x - rest;
+    f32s rest = (f32s)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT);
+    f32s whole = x - rest;
 #else
-    i32x16 vanishes = x < -126.0f;
+    i32s vanishes = x < -126.0f;
     x = larger(x, all(-126.0f));
-    i32x16 whole = rounded(x);
-    f32x16 rest = x - __builtin_convertvector(whole, f32x16);
+    i32s whole = rounded(x);
+    f32s rest = x - __builtin_convertvector(whole, f32s);
 #endif
-    f32x16 y = rest * 1.5403530e-4f + 1.3333558e-3f; /* the series of e^(rest ln 2) */
+    f32s y = rest * 1.5403530e-4f + 1.3333558e-3f; /* the series of e^(rest ln 2) */
     y = y * rest + 9.6181291e-3f;
     y = y * rest + 5.5504109e-2f;
     y = y * rest + 2.4022651e-1f;
     y = y * rest + 6.9314718e-1f;
     y = y * rest + 1.0f;
 #ifdef __AVX512DQ__
-    return (f32x16)_mm512_scalef_ps((__m512)y, (__m512)whole);
+    return (f32s)_mm512_scalef_ps((__m512)y, (__m512)whole);
 #else
-    return (f32x16)(((i32x16)y + (whole << 23)) & ~vanishes);
+    return (f32s)(((i32s)y + (whole << 23)) & ~vanishes);
 #endif
 }
 
 /* acc + what four unsigned bytes of each lane weigh with the same four signed bytes. */
-INLINE i32x16 dot_bytes(i32x16 acc, u32x16 bytes, uint32_t four)
+INLINE i32s dot_bytes(i32s acc, u32s bytes, uint32_t four)
 {
 #ifdef __AVX512VNNI__
-    return (i32x16)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)bytes, _mm512_set1_epi32((int)four));
-#elif defined(__AVX2__)
-    __m256i evens = _mm256_set1_epi32((int)((four << 8 & 0xFF00u) | (four << 8 & 0xFF000000u)));
-    __m256i odds = _mm256_srai_epi16(_mm256_set1_epi32((int)four), 8);
-    union { i32x16 whole; __m256i halves[2]; } sums = {acc};
-    union { u32x16 whole; __m256i halves[2]; } in = {bytes};
-    evens = _mm256_srai_epi16(evens, 8);
-    for (int i = 0; i < 2; i++) {
-        __m256i low = _mm256_and_si256(in.halves[i], _mm256_set1_epi16(0xFF));
-        __m256i high = _mm256_srli_epi16(in.halves[i], 8);
-        __m256i pair = _mm256_add_epi32(_mm256_madd_epi16(low, evens), _mm256_madd_epi16(high, odds));
-        sums.halves[i] = _mm256_add_epi32(sums.halves[i], pair);
-    }
-    return sums.whole;
+    return (i32s)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)bytes, _mm512_set1_epi32((int)four));
 #else
     for (int byte = 0; byte < 4; byte++)
-        acc += (i32x16)(bytes >> 8 * byte & 0xFFu) * (int32_t)(int8_t)(four >> 8 * byte);
+        acc += (i32s)(bytes >> 8 * byte & 0xFFu) * (int32_t)(int8_t)(four >> 8 * byte);
+    return acc;
+#endif
+}
+
+/* The same for bytes below 16, at most eight times; then sum_of_nibbles tells what they add up to.
+ * AVX2 multiplies bytes into sums of 16 bits, which have room for that. */
+INLINE i32s dot_nibbles(i32s acc, u32s nibbles, uint32_t four)
+{
+#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+    const __m256i in = _mm256_set1_epi32((int)four);
+    acc = (i32s)_mm256_add_epi16((__m256i)acc, _mm256_maddubs_epi16((__m256i)nibbles, in));
+    __asm__("" : "+x"(acc)); /* or GCC adds only after more products than registers hold */
+    return acc;
+#else
+    return dot_bytes(acc, nibbles, four);
+#endif
+}
+
+INLINE i32s sum_of_nibbles(i32s acc)
+{
+#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+    return (i32s)_mm256_madd_epi16((__m256i)acc, _mm256_set1_epi16(1));
+#else
     return acc;
 #endif
 }
@@ -169,49 +199,51 @@ INLINE uint16_t bf16(float x)
     return (uint16_t)((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);
 }
 
-INLINE f32x16 from_bf16(const uint16_t *from)
+INLINE f32s from_bf16(const uint16_t *from)
 {
-    u16x16 halves;
+    u16s halves;
     memcpy(&halves, from, sizeof halves);
-    return (f32x16)(__builtin_convertvector(halves, u32x16) << 16);
+    return (f32s)(__builtin_convertvector(halves, u32s) << 16);
 }
 
-INLINE void store_bf16(uint16_t *to, f32x16 x)
+INLINE void store_bf16(uint16_t *to, f32s x)
 {
 #ifdef __AVX512BF16__
     __m256bh narrow = _mm512_cvtneps_pbh((__m512)x);
     memcpy(to, &narrow, sizeof narrow);
 #else
-    u32x16 bits = (u32x16)x;
-    u16x16 halves = __builtin_convertvector((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16, u16x16);
+    u32s bits = (u32s)x;
+    u16s halves = __builtin_convertvector((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16, u16s);
     memcpy(to, &halves, sizeof halves);
 #endif
 }
 
 /* Halves (IEEE 754's binary16), finite ones. */
-INLINE f32x16 from_half(const uint16_t *from)
+INLINE f32s from_half(const uint16_t *from)
 {
-    u16x16 halves;
+    u16s halves;
     memcpy(&halves, from, sizeof halves);
-#ifdef __AVX512F__
-    return (f32x16)_mm512_cvtph_ps((__m256i)halves);
+#if defined(__AVX512F__)
+    return (f32s)_mm512_cvtph_ps((__m256i)halves);
+#elif defined(__AVX2__) && defined(__F16C__)
+    return (f32s)_mm256_cvtph_ps((__m128i)halves);
 #else
-    u32x16 bits = __builtin_convertvector(halves, u32x16);
-    f32x16 small = (f32x16)((bits & 0x7FFFu) << 13) * 0x1p112f;
-    return (f32x16)((u32x16)small | (bits & 0x8000u) << 16);
+    u32s bits = __builtin_convertvector(halves, u32s);
+    f32s small = (f32s)((bits & 0x7FFFu) << 13) * 0x1p112f;
+    return (f32s)((u32s)small | (bits & 0x8000u) << 16);
 #endif
 }
 
 /* acc + what the two bfloat16 of each lane weigh with the same two. */
-INLINE f32x16 dot_pairs(f32x16 acc, u32x16 pairs, uint32_t two)
+INLINE f32s dot_pairs(f32s acc, u32s pairs, uint32_t two)
 {
 #ifdef __AVX512BF16__
-    return (f32x16)_mm512_dpbf16_ps((__m512)acc, (__m512bh)pairs,
+    return (f32s)_mm512_dpbf16_ps((__m512)acc, (__m512bh)pairs,
                                     (__m512bh)_mm512_set1_epi32((int)two));
 #else
-    u32x16 both = (u32x16)all_words((int32_t)two);
-    acc += (f32x16)(pairs << 16) * (f32x16)(both << 16);
-    acc += (f32x16)(pairs & 0xFFFF0000u) * (f32x16)(both & 0xFFFF0000u);
+    u32s both = (u32s)all_words((int32_t)two);
+    acc += (f32s)(pairs << 16) * (f32s)(both << 16);
+    acc += (f32s)(pairs & 0xFFFF0000u) * (f32s)(both & 0xFFFF0000u);
     return acc;
 #endif
 }
