@@ -132,7 +132,8 @@ class DeviceRunner(TorchRunner):
     @torch.inference_mode()
     def _compute(self, batch: Batch, step: Step, computed: list[Computed]) -> Tensor:
         upload, tokens_S = self._device.upload, self._decoding.tokens_S
-        self._cache.copy(batch.copies)
+        if batch.copies:
+            self._cache.copy(upload(torch.tensor(batch.copies)))
         ragged = step.ragged.moved(upload)
         places, drawn_by = step.unknown
         if places:

@@ -11,7 +11,6 @@ chunk of memory, so that attention reads it in one go:
                            └ P x D ┘
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,12 +93,12 @@ class KVCache:
         ]
         return cls(layers, num_pages, page_size)
 
-    def copy(self, pages: Sequence[tuple[int, int]]) -> None:
-        """Pages as (from, to), in every layer; all are read before any is written."""
-        if pages:
-            sources_N, targets_N = torch.tensor(pages).T
-            for layer in self.layers:
-                layer.copy(sources_N=sources_N, targets_N=targets_N)
+    def copy(self, pages_N2: Tensor) -> None:
+        """Pages as (from, to), in every layer; all are read before any is written. Their numbers
+        are on the cache's device, which would be waited for if they were the host's."""
+        sources_N, targets_N = pages_N2.T
+        for layer in self.layers:
+            layer.copy(sources_N=sources_N, targets_N=targets_N)
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:

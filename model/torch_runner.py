@@ -36,7 +36,7 @@ class Cache(Protocol):
     @property
     def page_size(self) -> int: ...
 
-    def copy(self, pages: Sequence[tuple[int, int]]) -> None: ...
+    def copy(self, pages_N2: Tensor) -> None: ...
 
 
 class Model(Protocol):
@@ -73,6 +73,7 @@ class TorchRunner:
         vocab_size = model.config.vocab_size
         self.vocab_size = min(num_tokens or vocab_size, vocab_size)
         self.max_model_len = max_model_len
+        self._place = place
         self._model = model
         self._cache = cache
         self._sampler = kernels.sampler(self.vocab_size, device=place)
@@ -83,7 +84,8 @@ class TorchRunner:
         step = Step(batch, page_size=self.page_size)
         assert step.ragged.token_ids_T.max() < self.vocab_size
         packed_at = time.perf_counter()
-        self._cache.copy(batch.copies)
+        if batch.copies:
+            self._cache.copy(torch.tensor(batch.copies, device=self._place))
         x_TW = self._model.hidden(step.ragged, self._cache)
         logits_SV = self._logits(x_TW[step.drawn_at_S])
         computed_at = time.perf_counter()

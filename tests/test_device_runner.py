@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
+from torch import Tensor
 
 from model.batch import Batch, OverlappingRunner, Row, SamplingParams
 from model.device import CpuDevice, Device
@@ -178,6 +179,23 @@ def test_padding_writes_to_its_own_page_alone() -> None:
         assert pool_NJPD[[0, 2, 4, NUM_PAGES]].abs().amax((1, 2, 3)).min() > 0
         assert pool_NJPD[6:NUM_PAGES].abs().max() == 0
         assert pool_NJPD[[0, 2, 4], :, 3:].abs().max() == 0
+
+
+def test_pages_are_copied_by_numbers_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the host would be waited for."""
+    uploaded, copied = list[Tensor](), list[Tensor]()
+
+    class Recording(CpuDevice):
+        def upload(self, values: Tensor) -> Tensor:
+            uploaded.append(values.clone())
+            return uploaded[-1]
+
+    monkeypatch.setattr(KVCache, "copy", lambda cache, pages_N2: copied.append(pages_N2))
+    runner = device_runner(Recording())
+    runner.run(Batch([Row([1, 2], 0, [0], WAYS[0])], [(3, 4), (5, 6)]))
+    (pages_N2,) = copied
+    assert pages_N2.tolist() == [[3, 4], [5, 6]]
+    assert any(pages_N2 is each for each in uploaded)
 
 
 def test_the_sizes_of_graphs() -> None:

@@ -49,7 +49,7 @@ def test_e4m3_keeps_four_bits_of_any_amplitude_and_each_vector_has_its_own_scale
     kv_TJD[3] = 0
     page_ids_T = torch.full((16,), 2)
     cache.layers[0].write(kv_TJD, page_ids_T=page_ids_T, offsets_T=torch.arange(16))
-    cache.copy([(2, 0)])
+    cache.copy(torch.tensor([(2, 0)]))
     for page in (2, 0):
         kv_SJCD = cache.layers[0].gather(chunk_ids(torch.tensor([[page]]), num_kv_heads=K))
         error_TJD = (kv_SJCD[0].transpose(0, 1) - kv_TJD).abs()
@@ -77,8 +77,7 @@ def test_copies_are_read_before_any_is_written_in_every_layer() -> None:
                 page_ids_T=torch.tensor([page]),
                 offsets_T=torch.tensor([5]),
             )
-    cache.copy([(0, 1), (1, 2)])
-    cache.copy([])
+    cache.copy(torch.tensor([(0, 1), (1, 2)]))
     everything = chunk_ids(torch.tensor([[0, 1, 2]]), num_kv_heads=K)
     for layer in cache.layers:
         kv_JCD = layer.gather(everything)[0]

@@ -3,9 +3,8 @@
 Which page belongs to which sequence is the scheduler's business, as with model.kv_cache.
 """
 
-from collections.abc import Sequence
-
 import torch
+from torch import Tensor
 
 from model.config import ModelConfig
 from model.footprint import native_page_bytes
@@ -24,8 +23,7 @@ class NativeCache:
         # little at a time; side by side, all layers would ask in the same step: 60 MB at once.
         self.pool = pool.view(num_pages, config.num_layers, -1)
 
-    def copy(self, pages: Sequence[tuple[int, int]]) -> None:
+    def copy(self, pages_N2: Tensor) -> None:
         """Pages as (from, to), in every layer; all are read before any is written."""
-        if pages:
-            sources_N, targets_N = torch.tensor(pages).T
-            self.pool[targets_N] = self.pool[sources_N]
+        sources_N, targets_N = pages_N2.T
+        self.pool[targets_N] = self.pool[sources_N]
