@@ -86,7 +86,7 @@ class TorchRunner:
         packed_at = time.perf_counter()
         if batch.copies:
             self._cache.copy(torch.tensor(batch.copies, device=self._place))
-        x_TW = self._model.hidden(step.ragged, self._cache)
+        x_TW = self._model.hidden(step.ragged.to(self._place), self._cache)
         logits_SV = self._logits(x_TW[step.drawn_at_S])
         computed_at = time.perf_counter()
         output = self._output(step, Computed(x_TW, logits_SV, self._draw(logits_SV, step)))

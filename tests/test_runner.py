@@ -1,12 +1,13 @@
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
+from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from model import runner as model_runner
@@ -16,6 +17,7 @@ from model.config import ModelConfig
 from model.errors import ModelError
 from model.footprint import float32_page_bytes
 from model.kernels import Kernels
+from model.packing import RaggedBatch
 from model.parallel import Ranks
 from model.rope import inverse_frequencies
 from model.runner import load_runner
@@ -139,6 +141,25 @@ def test_logprobs_come_with_the_row_that_asks(runner: TorchRunner) -> None:
 def test_a_token_outside_the_vocabulary_is_a_bug(runner: TorchRunner) -> None:
     with pytest.raises(AssertionError):
         runner.run(Batch([Row([CONFIG.vocab_size], 0, [0], GREEDY)]))
+
+
+def test_a_model_gets_all_of_a_step_where_it_is() -> None:
+    """On the device called meta, which has shapes and no numbers."""
+    places = list[str]()
+
+    class Stub:
+        config = CONFIG
+
+        def hidden(self, batch: RaggedBatch, cache: object) -> Tensor:
+            places.extend(getattr(batch, field.name).device.type for field in fields(batch))
+            raise NotImplementedError
+
+    model = random_transformer(dtype=torch.float32)
+    cache = empty_cache(model, num_pages=4)
+    there = TorchRunner(cast(Any, Stub()), cache, max_model_len=64, place=torch.device("meta"))
+    with pytest.raises(NotImplementedError):
+        there.run(Batch([prompt(3, 0)]))
+    assert set(places) == {"meta"}
 
 
 def test_an_automatic_cache_holds_all_sequences_at_full_length(folder: Path) -> None:
