@@ -1,7 +1,7 @@
 """A runner for a device of its own: steps are launched, and collected while the next is computed.
 
-    launch    on the host: pack; then, queued: upload, forward, draw
-    collect   wait for the ids; logprobs, scores and vectors, where they are asked for
+    launch    on the host: pack; then, queued: upload, forward, draw, score
+    collect   wait for the ids; logprobs and vectors, where they are asked for
 
 A step of decodes alone is model.decoding's, by graphs where the kernels allow it; any other one is
 packed as on a CPU. What is drawn stays on the device as well, for the next step to go on with.
@@ -74,6 +74,9 @@ class DeviceRunner(TorchRunner):
             self._num_decoding = 0
         return collect
 
+    def _upload(self, values: Tensor) -> Tensor:
+        return self._device.upload(values)
+
     def _launch_decodes(self, rows: Sequence[Row]) -> Collect:
         size = self._graphs.size_for(len(rows))
         if self._goes_on_with(rows):
@@ -93,9 +96,9 @@ class DeviceRunner(TorchRunner):
     @torch.inference_mode()
     def _decode(self, news: HostRows | Tensor | None, size: int) -> Tensor:
         if isinstance(news, HostRows):
-            self._decoding.write(news, self._device.upload)
+            self._decoding.write(news, self._upload)
         elif news is not None:
-            self._decoding.write_pages(self._device.upload(news))
+            self._decoding.write_pages(self._upload(news))
         self._graphs.run(size)
         return self._decoding.tokens_S[:size]
 
@@ -111,7 +114,7 @@ class DeviceRunner(TorchRunner):
         """A step of padding alone, and what was drawn is kept."""
         tokens_S = self._decoding.tokens_S.clone()
         padding = host_rows([], self._sizes.num_rows, self._sizes)
-        self._decoding.write(padding, self._device.upload)
+        self._decoding.write(padding, self._upload)
         self._graphs.capture(size)
         return self._decoding.tokens_S.copy_(tokens_S)
 
@@ -131,7 +134,7 @@ class DeviceRunner(TorchRunner):
 
     @torch.inference_mode()
     def _compute(self, batch: Batch, step: Step, computed: list[Computed]) -> Tensor:
-        upload, tokens_S = self._device.upload, self._decoding.tokens_S
+        upload, tokens_S = self._upload, self._decoding.tokens_S
         if batch.copies:
             self._cache.copy(upload(torch.tensor(batch.copies)))
         ragged = step.ragged.moved(upload)
@@ -145,5 +148,5 @@ class DeviceRunner(TorchRunner):
         rows, draws = step.first_draws
         if rows:
             tokens_S[upload(torch.tensor(rows))] = ids_S[upload(torch.tensor(draws))]
-        computed.append(Computed(x_TW, logits_SV, ids_S))
+        computed.append(Computed(x_TW, logits_SV, ids_S, self._scores(x_TW, step)))
         return ids_S

@@ -78,6 +78,23 @@ class Columns(NamedTuple):
         ]
 
 
+class Likelihoods(NamedTuple):
+    """Of ids, and of the most likely ones at their places; where they were computed."""
+
+    logprobs_S: torch.Tensor
+    ranks_S: torch.Tensor
+    top_ids_SW: torch.Tensor
+    top_logprobs_SW: torch.Tensor
+
+    def told(self, counts: Iterable[int]) -> list[TokenLogprobs]:
+        """counts: how many of the most likely ones each id is told with. Waits for the device."""
+        columns = (column.tolist() for column in self)
+        return [
+            TokenLogprobs(logprob, list(zip(ids, values, strict=True))[:count], rank)
+            for count, logprob, rank, ids, values in zip(counts, *columns, strict=True)
+        ]
+
+
 class Sampler:
     def __init__(self, vocab_size: int, *, device: torch.device | str = "cpu") -> None:
         self.vocab_size = vocab_size
@@ -283,21 +300,22 @@ def logprobs_of(
     if not counts:
         return {}
     rows = list(counts)
-    logits_SV = _take(logits_SV, rows)
+    found = likelihoods(_take(logits_SV, rows), ids_S[rows], most=max(counts.values()))
+    return dict(zip(rows, found.told(counts.values()), strict=True))
+
+
+def likelihoods(logits_SV: torch.Tensor, ids_S: torch.Tensor, *, most: int) -> Likelihoods:
+    """most: how many of the likeliest ids."""
     logprobs_SV = logits_SV.log_softmax(-1)
-    chosen_S1 = logprobs_SV.gather(-1, ids_S[rows][:, None])
-    chosen = zip(chosen_S1[:, 0].tolist(), _ranks(logprobs_SV, chosen_S1), strict=True)
-    ids_SW = ranked_ids(logits_SV, min(max(counts.values()), logits_SV.shape[-1]))
-    tops = zip(ids_SW.tolist(), logprobs_SV.gather(-1, ids_SW).tolist(), strict=True)
-    return {
-        row: TokenLogprobs(logprob, list(zip(ids, values, strict=True))[: counts[row]], rank)
-        for row, (logprob, rank), (ids, values) in zip(rows, chosen, tops, strict=True)
-    }
+    chosen_S1 = logprobs_SV.gather(-1, ids_S[:, None])
+    ids_SW = ranked_ids(logits_SV, min(most, logits_SV.shape[-1]))
+    ranks_S = _ranks(logprobs_SV, chosen_S1)
+    return Likelihoods(chosen_S1[:, 0], ranks_S, ids_SW, logprobs_SV.gather(-1, ids_SW))
 
 
-def _ranks(logprobs_SV: torch.Tensor, chosen_S1: torch.Tensor) -> list[int]:
+def _ranks(logprobs_SV: torch.Tensor, chosen_S1: torch.Tensor) -> torch.Tensor:
     """1 for the likeliest. Counts in bytes, a block at a time, in an eighth of a sum's time."""
     likelier_SV = (logprobs_SV > chosen_S1).view(torch.uint8)
     blocks = likelier_SV.view(len(likelier_SV), -1, math.gcd(likelier_SV.shape[-1], 128))
     num_likelier_S = blocks.sum(-1, dtype=torch.uint8).sum(-1)
-    return (num_likelier_S + 1).tolist()
+    return num_likelier_S + 1

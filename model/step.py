@@ -3,7 +3,7 @@
 Shapes: T packed tokens, S draws: one a row that samples, and one more for each of its guesses.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from model.batch import Batch, Context, Row, SamplingParams
 from model.packing import pack
+from model.sampling import Likelihoods
 
 
 class Draws(NamedTuple):
@@ -25,6 +26,8 @@ class Computed(NamedTuple):
     x_TW: Tensor
     logits_SV: Tensor
     ids_S: Tensor
+    scores: Mapping[int, Sequence[Likelihoods]]
+    """By the number of the row, for rows with a scoring; of some tokens each."""
 
 
 class Step:
@@ -34,6 +37,7 @@ class Step:
         """The rows' numbers in the batch."""
         self.rows = [batch.rows[index] for index in self.order]
         self.ragged = pack(self.rows, page_size=page_size)
+        self.query_lens: list[int] = self.ragged.query_lens_S.tolist()
         ends = self.ragged.query_lens_S.cumsum(0).tolist()
         drawing = [(row, end) for row, end in zip(self.rows, ends, strict=True) if row.sampling]
         self.drawn_at_S = torch.tensor(

@@ -1,7 +1,7 @@
 """A step, from rows to sampled tokens: pack, forward, sample. Knows no requests, text or clock."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any, Protocol
@@ -23,7 +23,7 @@ from model.config import ModelConfig
 from model.kernels import PLAIN, Kernels
 from model.kv_cache import CPU
 from model.packing import RaggedBatch
-from model.sampling import logprobs_of, told
+from model.sampling import Likelihoods, likelihoods, told
 from model.step import Computed, Step
 
 SCORED_AT_ONCE = 64
@@ -85,17 +85,21 @@ class TorchRunner:
         assert step.ragged.token_ids_T.max() < self.vocab_size
         packed_at = time.perf_counter()
         if batch.copies:
-            self._cache.copy(torch.tensor(batch.copies, device=self._place))
-        x_TW = self._model.hidden(step.ragged.to(self._place), self._cache)
+            self._cache.copy(self._upload(torch.tensor(batch.copies)))
+        x_TW = self._model.hidden(step.ragged.moved(self._upload), self._cache)
         logits_SV = self._logits(x_TW[step.drawn_at_S])
         computed_at = time.perf_counter()
-        output = self._output(step, Computed(x_TW, logits_SV, self._draw(logits_SV, step)))
+        ids_S = self._draw(logits_SV, step)
+        output = self._output(step, Computed(x_TW, logits_SV, ids_S, self._scores(x_TW, step)))
         phases = {
             "pack": packed_at - started,
             "forward": computed_at - packed_at,
             "sample": time.perf_counter() - computed_at,
         }
         return replace(output, phase_seconds=phases)
+
+    def _upload(self, values: Tensor) -> Tensor:
+        return values.to(self._place)
 
     def _logits(self, x_SW: Tensor) -> Tensor:
         """Of what is a token, and not of rows that but fill up the matrix."""
@@ -105,35 +109,39 @@ class TorchRunner:
         return self._sampler.adjust_and_draw(logits_SV.float(), *step.draws)
 
     def _output(self, step: Step, computed: Computed) -> StepOutput:
-        x_TW, logits_SV, ids_S = computed
+        x_TW, logits_SV, ids_S, computed_scores = computed
         drawn = iter(told(logits_SV, ids_S, step.draws.params))
         sampled: list[SampledToken | None] = [None] * len(step.rows)
         followers: dict[int, list[SampledToken]] = {}
         scores: dict[int, list[TokenLogprobs]] = {}
         pooled: dict[int, list[float]] = {}
-        parts = torch.split(x_TW, step.ragged.query_lens_S.tolist())
-        for index, row, x_QW in zip(step.order, step.rows, parts, strict=True):
+        for index, row, x_QW in _parts(x_TW, step):
             if row.sampling:
                 sampled[index] = first = next(drawn)
                 if row.guessed_ids:
                     tokens = list(islice(drawn, len(row.guessed_ids)))
                     followers[index] = _true_followers(first, row.guessed_ids, tokens)
             if row.scoring:
-                scores[index] = self._score(x_QW, row.scoring)
+                scores[index] = _told(computed_scores[index], row.scoring)
             if row.pooling:
                 pooled[index] = self._pool(x_QW, row.pooling)
         return StepOutput(sampled, scores, pooled, followers=followers)
 
-    def _score(self, x_QW: Tensor, scoring: Scoring) -> list[TokenLogprobs]:
+    def _scores(self, x_TW: Tensor, step: Step) -> dict[int, list[Likelihoods]]:
+        """Part of the step like the draws, since several ranks must gather logits in one order."""
+        return {
+            index: list(self._score(x_QW, row.scoring))
+            for index, row, x_QW in _parts(x_TW, step)
+            if row.scoring
+        }
+
+    def _score(self, x_QW: Tensor, scoring: Scoring) -> Iterator[Likelihoods]:
         """A few tokens at a time, since the logits of a long prompt would be huge."""
-        scores: list[TokenLogprobs] = []
         for start in range(0, len(scoring.token_ids), SCORED_AT_ONCE):
             ids = scoring.token_ids[start : start + SCORED_AT_ONCE]
             logits_SV = self._logits(x_QW[start : start + len(ids)]).float()
-            counts = [scoring.num_logprobs] * len(ids)
-            ids_S = torch.tensor(ids, device=logits_SV.device)
-            scores += logprobs_of(logits_SV, ids_S, counts).values()
-        return scores
+            ids_S = self._upload(torch.tensor(ids))
+            yield likelihoods(logits_SV, ids_S, most=scoring.num_logprobs)
 
     def _pool(self, x_QW: Tensor, pooling: Pooling) -> list[float]:
         used_QW = x_QW[-1:] if pooling == "last" else x_QW
@@ -146,6 +154,19 @@ class TorchRunner:
         """
         prompt = [0] * min(2, self.max_model_len)
         self.run(Batch([Row(ids, 0, [0], SamplingParams()) for ids in (prompt, [0])]))
+
+
+def _parts(x_TW: Tensor, step: Step) -> Iterator[tuple[int, Row, Tensor]]:
+    """Each row's number in the batch, the row, and what is of its tokens."""
+    return zip(step.order, step.rows, torch.split(x_TW, step.query_lens), strict=True)
+
+
+def _told(scores: Sequence[Likelihoods], scoring: Scoring) -> list[TokenLogprobs]:
+    return [
+        told
+        for likelihoods in scores
+        for told in likelihoods.told([scoring.num_logprobs] * len(likelihoods.ranks_S))
+    ]
 
 
 def _true_followers(
