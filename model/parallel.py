@@ -13,7 +13,8 @@ the second gives a part of a sum. The vocabulary is split as well:
 With fewer key-value heads than ranks, ranks whose queries need the same one each have it. All ranks
 are given the same batches, and draw the same tokens, since noise is no matter of state.
 
-Shapes: T packed tokens, S rows of the output, W model width, V vocabulary.
+Shapes: T packed tokens, S rows of the output, R the ranks' rows, one rank's after the other's,
+W model width, V vocabulary.
 """
 
 from collections.abc import Iterator
@@ -31,6 +32,8 @@ from model.rendezvous import Rendezvous
 
 CPU_BACKEND, GPU_BACKEND = "gloo", "cpu:gloo,cuda:nccl"
 """Messages are the CPU's in either case."""
+GATHER = next(n for n in ("all_gather_single", "all_gather_into_tensor") if hasattr(dist, n))
+"""Into one tensor, which PyTorch has called the latter until 2.13."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +67,10 @@ class Ranks:
             return logits_SV
         part_len = -(-vocab_size // self.size)
         padded_SV = pad(logits_SV, (0, part_len - logits_SV.shape[1]))
-        parts = [torch.empty_like(padded_SV) for _ in range(self.size)]
-        dist.all_gather(parts, padded_SV)
-        return torch.cat(parts, 1)[:, :vocab_size]
+        parts_RV = padded_SV.new_empty(self.size * len(padded_SV), part_len)
+        getattr(dist, GATHER)(parts_RV, padded_SV)
+        parts = parts_RV.view(self.size, -1, part_len)
+        return parts.transpose(0, 1).flatten(1)[:, :vocab_size]
 
     def least(self, number: int) -> int:
         """Of the numbers that the ranks call this with."""

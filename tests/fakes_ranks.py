@@ -31,9 +31,11 @@ class FakeDistributed:
         given = torch.stack(self._exchanged(x))
         x.copy_(given.sum(0) if op == ReduceOp.SUM else given.amin(0))
 
-    def all_gather(self, parts: list[Tensor], x: Tensor) -> None:
-        for part, given in zip(parts, self._exchanged(x), strict=True):
-            part.copy_(given)
+    def all_gather_single(self, whole: Tensor, x: Tensor) -> None:
+        assert x.is_contiguous()
+        whole.copy_(torch.cat(self._exchanged(x)))
+
+    all_gather_into_tensor = all_gather_single
 
     def broadcast(self, x: Tensor, source: int) -> None:
         x.copy_(self._exchanged(x)[source])
