@@ -20,6 +20,7 @@ W model width, V vocabulary.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -29,11 +30,14 @@ from torch.nn.functional import pad
 from model.config import ModelConfig
 from model.errors import ModelError
 from model.rendezvous import Rendezvous
+from model.wire import Wire, connect, gather
 
 CPU_BACKEND, GPU_BACKEND = "gloo", "cpu:gloo,cuda:nccl"
-"""Messages are the CPU's in either case."""
+"""Numbers that only the host needs are a CPU's in either case."""
 GATHER = next(n for n in ("all_gather_single", "all_gather_into_tensor") if hasattr(dist, n))
 """Into one tensor, which PyTorch has called the latter until 2.13."""
+WIRE = "octavo/wire"
+"""Under which the store has what `connect` takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,21 +84,6 @@ class Ranks:
         dist.all_reduce(numbers, dist.ReduceOp.MIN)
         return int(numbers)
 
-    def tell(self, message: bytes) -> None:
-        """Rank 0 has a message for the others."""
-        dist.broadcast(torch.tensor([len(message)]), 0)
-        if message:
-            dist.broadcast(torch.frombuffer(bytearray(message), dtype=torch.uint8), 0)
-
-    def hear(self) -> bytes:
-        """What rank 0 tells."""
-        length = torch.zeros(1, dtype=torch.int64)
-        dist.broadcast(length, 0)
-        message = torch.empty(int(length), dtype=torch.uint8)
-        if len(message):
-            dist.broadcast(message, 0)
-        return message.numpy().tobytes()
-
 
 ALONE = Ranks()
 
@@ -116,9 +105,9 @@ class SplitEmbedding(nn.Embedding):
         return self.ranks.sum_(x_TW.masked_fill_(elsewhere_T[:, None], 0))
 
 
-def join(rendezvous: Rendezvous, *, seconds: float) -> Ranks:
-    """Waits for the other ranks. Any exchange that takes longer than this raises RuntimeError, as
-    does one with a rank that has died."""
+def join(rendezvous: Rendezvous, *, seconds: float) -> tuple[Ranks, Wire]:
+    """Waits for the other ranks. An exchange that takes longer than this raises RuntimeError, or
+    OSError on the wire, as does one with a rank that has died."""
     timeout = timedelta(seconds=seconds)
     is_first = rendezvous.rank == 0
     store = dist.TCPStore(  # type: ignore[attr-defined]
@@ -137,7 +126,17 @@ def join(rendezvous: Rendezvous, *, seconds: float) -> Ranks:
         world_size=rendezvous.size,
         timeout=timeout,
     )
-    return Ranks(rendezvous.rank, rendezvous.size, rendezvous.num_local)
+    if is_first:
+        wire = gather(
+            rendezvous.address,
+            num_others=rendezvous.size - 1,
+            seconds=seconds,
+            publish=partial(store.set, WIRE),
+        )
+    else:
+        published = store.get(WIRE).decode()
+        wire = connect(rendezvous.address, published=published, seconds=seconds)
+    return Ranks(rendezvous.rank, rendezvous.size, rendezvous.num_local), wire
 
 
 def share(config: ModelConfig, ranks: Ranks) -> ModelConfig:

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
-from model.batch import Batch, OverlappingRunner, Row, SamplingParams
+from model.batch import Batch, OverlappingRunner, Row, Runner, SamplingParams
 from model.device import CpuDevice, Device
 from model.device_runner import DeviceRunner
 from model.graphs import graph_sizes
@@ -69,7 +69,7 @@ def device_runner(
     )
 
 
-def served(runner: TorchRunner, requests: list[tuple[int, Request]]) -> dict[str, list[Event]]:
+def served(runner: Runner, requests: list[tuple[int, Request]]) -> dict[str, list[Event]]:
     """The events of each request, which comes before the step of that number."""
     engine = Engine(runner, max_batch_tokens=24, max_sequences=MAX_SEQUENCES)
     events: dict[str, list[Event]] = {request.id: [] for _, request in requests}
@@ -144,7 +144,7 @@ def test_columns_say_of_any_way_what_it_says_itself() -> None:
         assert ids == sampler.draw(logits_SV[: len(some)], some).tolist()
 
 
-def decodes(runner: TorchRunner, num_steps: int, num_rows: int) -> Iterator[list[int]]:
+def decodes(runner: Runner, num_steps: int, num_rows: int) -> Iterator[list[int]]:
     """Tokens of sequences that begin with one token each and know no other."""
     collects = []
     for position in range(num_steps):
@@ -158,7 +158,7 @@ def decodes(runner: TorchRunner, num_steps: int, num_rows: int) -> Iterator[list
             )
             for row in range(num_rows)
         ]
-        assert isinstance(runner, DeviceRunner)
+        assert isinstance(runner, OverlappingRunner)
         collects.append(runner.launch(Batch(rows)))
     for collect in collects:
         yield [token.token_id for token in collect().sampled if token]

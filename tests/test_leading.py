@@ -1,16 +1,26 @@
 """Batches reach the other ranks as they were, and an idle rank 0 is heard."""
 
 import os
+import socket
 import threading
-from dataclasses import dataclass, field
-from queue import Queue
+from collections.abc import Iterator, Sequence
 
 import pytest
 
 from model import leading
-from model.batch import Batch, Context, Row, SamplingParams, Scoring, StepOutput
-from model.leading import NOTHING, LeadingRunner, follow
-from model.parallel import Ranks
+from model.batch import (
+    UNKNOWN,
+    Batch,
+    Collect,
+    Context,
+    OverlappingRunner,
+    Row,
+    SamplingParams,
+    Scoring,
+    StepOutput,
+)
+from model.leading import NOTHING, follow, lead
+from model.wire import Wire
 from tests.fakes_engine import FakeRunner
 
 SECONDS = 30
@@ -26,6 +36,7 @@ RICH = Row(
     guessed_ids=[8],
 )
 PLAIN = Row([1], 0, [0], None, guessed_ids=[])
+DRAWN_BEFORE = Row([UNKNOWN], 5, [0], SamplingParams(seed=2**63), guessed_ids=[], drawn_by=3)
 RICH_AS_READ = Row(
     [5, 6],
     3,
@@ -38,22 +49,6 @@ RICH_AS_READ = Row(
 )
 
 
-@dataclass(frozen=True)
-class Wire(Ranks):
-    """From rank 0 to another; an error in it is raised where it is heard."""
-
-    messages: "Queue[bytes | RuntimeError]" = field(default_factory=Queue)
-
-    def tell(self, message: bytes) -> None:
-        self.messages.put(message)
-
-    def hear(self) -> bytes:
-        message = self.messages.get(timeout=SECONDS)
-        if isinstance(message, RuntimeError):
-            raise message
-        return message
-
-
 class Recorder(FakeRunner):
     def __init__(self) -> None:
         super().__init__()
@@ -64,36 +59,34 @@ class Recorder(FakeRunner):
         return StepOutput([None] * len(batch.rows))
 
 
-def test_other_ranks_run_what_rank_0_runs_until_it_ends() -> None:
-    wire, leader, follower = Wire(), Recorder(), Recorder()
-    first = LeadingRunner(leader, wire)
-    batches = [Batch([RICH], [(1, 2)]), Batch([PLAIN])]
-    wire.tell(NOTHING)
-    assert [first.run(batch).sampled for batch in batches] == [[None], [None]]
-    wire.messages.put(RuntimeError("connection closed by peer"))
-    follow(follower, wire)
-    assert leader.seen == batches
-    assert [batch.rows for batch in follower.seen] == [[RICH_AS_READ], [PLAIN]]
-    assert [list(map(tuple, batch.copies)) for batch in follower.seen] == [[(1, 2)], []]
+class LaunchRecorder(Recorder):
+    """Notes what is launched, and what is collected: None."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.launched: list[Batch | None] = []
+
+    def launch(self, batch: Batch) -> Collect:
+        self.launched.append(batch)
+        return self._collect
+
+    def _collect(self) -> StepOutput:
+        self.launched.append(None)
+        return StepOutput([])
 
 
-def test_the_engine_is_told_of_rank_0s_runner() -> None:
-    runner = Recorder()
-    first = LeadingRunner(runner, Wire())
-    for name in ("page_size", "num_pages", "vocab_size", "max_model_len", "device", "attention"):
-        assert getattr(first, name) == getattr(runner, name)
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Rank 0's and another's."""
+    first, other = socket.socketpair()
+    other.settimeout(SECONDS)
+    with first, other:
+        yield first, other
 
 
-def test_idle_ranks_hear_that_rank_0_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leading, "HEARTBEAT_SECONDS", 0.01)
-    wire = Wire()
-    LeadingRunner(Recorder(), wire)
-    assert [wire.hear() for _ in range(3)] == [NOTHING] * 3
-
-
-def test_rank_0_ends_when_it_idles_and_another_has_died(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.fixture
+def exits(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Heartbeats come fast; set when the process would have ended."""
     ended = threading.Event()
 
     def end(code: int) -> None:
@@ -101,12 +94,78 @@ def test_rank_0_ends_when_it_idles_and_another_has_died(
         ended.set()
         threading.Event().wait()  # it doesn't return, either
 
-    class Dead(Wire):
-        def tell(self, message: bytes) -> None:
-            raise RuntimeError("connection closed by peer")
-
     monkeypatch.setattr(leading, "HEARTBEAT_SECONDS", 0.01)
     monkeypatch.setattr(os, "_exit", end)
-    LeadingRunner(Recorder(), Dead())
-    assert ended.wait(SECONDS)
-    assert "a rank is gone: connection closed by peer" in caplog.text
+    return ended
+
+
+@pytest.fixture(autouse=True)
+def _calm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No heartbeat fails when a test has closed its connections."""
+    monkeypatch.setattr(leading, "HEARTBEAT_SECONDS", 3600)
+
+
+Ends = tuple[socket.socket, socket.socket]
+BATCHES = [Batch([RICH], [(1, 2)]), Batch([PLAIN]), Batch([DRAWN_BEFORE])]
+
+
+def check_follower(seen: Sequence[Batch | None]) -> None:
+    batches = [batch for batch in seen if batch is not None]
+    assert batches == seen
+    assert [batch.rows for batch in batches] == [[RICH_AS_READ], [PLAIN], [DRAWN_BEFORE]]
+    assert [list(map(tuple, batch.copies)) for batch in batches] == [[(1, 2)], [], []]
+
+
+def test_other_ranks_run_what_rank_0_runs_until_it_ends(ends: Ends) -> None:
+    leader, follower = Recorder(), Recorder()
+    wire = Wire(ends[:1])
+    first = lead(leader, wire)
+    assert not isinstance(first, OverlappingRunner)
+    wire.tell(NOTHING)
+    assert [first.run(batch).sampled for batch in BATCHES] == [[None]] * 3
+    ends[0].shutdown(socket.SHUT_WR)
+    follow(follower, Wire(ends[1:]))
+    assert leader.seen == BATCHES
+    check_follower(follower.seen)
+
+
+def test_other_ranks_launch_what_rank_0_launches_and_collect_nothing(ends: Ends) -> None:
+    leader, follower = LaunchRecorder(), LaunchRecorder()
+    first = lead(leader, Wire(ends[:1]))
+    assert isinstance(first, OverlappingRunner)
+    collects = [first.launch(batch) for batch in BATCHES]
+    collects[0]()
+    ends[0].shutdown(socket.SHUT_WR)
+    follow(follower, Wire(ends[1:]))
+    assert leader.launched == [*BATCHES, None]
+    check_follower(follower.launched)
+
+
+def test_the_engine_is_told_of_rank_0s_runner(ends: Ends) -> None:
+    runner = Recorder()
+    first = lead(runner, Wire(ends[:1]))
+    for name in ("page_size", "num_pages", "vocab_size", "max_model_len", "device", "attention"):
+        assert getattr(first, name) == getattr(runner, name)
+
+
+def test_idle_ranks_hear_that_rank_0_is_there(ends: Ends, exits: threading.Event) -> None:
+    lead(Recorder(), Wire(ends[:1]))
+    other = Wire(ends[1:])
+    assert [other.hear() for _ in range(3)] == [NOTHING] * 3
+    ends[1].close()
+    assert exits.wait(SECONDS)
+
+
+def test_rank_0_ends_when_another_has_died(
+    ends: Ends, exits: threading.Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Even in a step that never ends."""
+
+    class Stuck(Recorder):
+        def run(self, batch: Batch) -> StepOutput:
+            ends[1].close()
+            assert exits.wait(SECONDS)
+            return super().run(batch)
+
+    lead(Stuck(), Wire(ends[:1])).run(BATCHES[1])
+    assert "a rank is gone: " in caplog.text

@@ -2,11 +2,14 @@
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +18,12 @@ import pytest
 from model.batch import SamplingParams
 from model.runner import load_runner
 from service.config import EngineConfig
+from service.engine.child import COMMAND
 from service.engine.client import EngineClient
 from service.engine.engine import Engine
 from service.engine.messages import Request
 from tests.families import KINDS
-from tests.processes import children, command_of, wait_until
+from tests.processes import ENGINE, children, command_of, wait_until
 from tests.served import OCTAVO
 
 SECONDS = 120
@@ -71,8 +75,8 @@ def alone(folder: Path, requests: Sequence[Request]) -> list[list[int]]:
 
 
 @asynccontextmanager
-async def together(folder: Path) -> AsyncIterator[EngineClient]:
-    client = EngineClient(CONFIG)
+async def together(folder: Path, command: Sequence[str] = COMMAND) -> AsyncIterator[EngineClient]:
+    client = EngineClient(CONFIG, command=command)
     await client.start(folder)
     try:
         await reached(client, "ready")
@@ -103,7 +107,7 @@ async def answer(client: EngineClient, request: Request, kill: Sequence[Any] = (
 
 def engine_of(pid: int) -> int:
     """The engine process that is a child of this one."""
-    (found,) = (p for p in children(pid) if b"service.engine.process" in command_of(p))
+    (found,) = (p for p in children(pid) if re.search(ENGINE, command_of(p)))
     return found
 
 
@@ -139,6 +143,31 @@ def test_a_stream_goes_on_when_ranks_are_killed(tmp_path: Path) -> None:
             assert both.num_restarts == 2
 
     asyncio.run(kill())
+
+
+OVERLAPPING = (sys.executable, "-m", "tests.overlapping_engine_process")
+CHOICES = [
+    Request(
+        id=f"choice {n}", prompt_ids=[7, 8, 9] * 9, max_tokens=50, sampling=replace(DRAWN, seed=n)
+    )
+    for n in range(3)
+]
+SCORED = Request(id="scored", prompt_ids=[5] * 30, max_tokens=9, num_prompt_logprobs=1)
+
+
+def test_ranks_with_devices_launch_ahead_and_go_on_when_killed(tmp_path: Path) -> None:
+    """Choices of a prompt share pages, some by copies, and the cache is too small for all."""
+    KINDS["Llama"].make().save_pretrained(tmp_path)
+    requests = [*SEVERAL, *CHOICES, SCORED]
+    expected = alone(tmp_path, [*requests, LONG])
+
+    async def compare() -> None:
+        async with together(tmp_path, OVERLAPPING) as both:
+            found = await asyncio.gather(*(answer(both, each) for each in requests))
+            assert [*found, await answer(both, LONG, kill=[rank_1, rank_0])] == expected
+            assert both.num_restarts == 2
+
+    asyncio.run(compare())
 
 
 def test_hosts_meet_by_torchruns_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,10 +10,11 @@ gc.disable()
 import os
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 from model.batch import Runner
 from model.errors import ModelError
-from model.leading import LeadingRunner, follow
+from model.leading import follow, lead
 from model.parallel import ALONE, Ranks, join
 from model.runner import load_runner
 from service.engine.loop import Progress, read_spec, run
@@ -22,15 +23,16 @@ from service.engine.ranks import REFUSED, is_other, meet
 
 
 def load_model(spec: EngineSpec, progress: Progress) -> Runner:
-    runner, ranks = load_share(spec, progress)
-    return runner if ranks.size == 1 else LeadingRunner(runner, ranks)
+    rendezvous = meet(spec)
+    if rendezvous is None:
+        return load_share(spec, progress, ALONE)
+    ranks, wire = join(rendezvous, seconds=spec.config.step_timeout)
+    return lead(load_share(spec, progress, ranks), wire)
 
 
-def load_share(spec: EngineSpec, progress: Progress) -> tuple[Runner, Ranks]:
+def load_share(spec: EngineSpec, progress: Progress, ranks: Ranks) -> Runner:
     """This process's of the model: all of it, unless there are other ranks."""
     config = spec.config
-    rendezvous = meet(spec)
-    ranks = join(rendezvous, seconds=config.step_timeout) if rendezvous else ALONE
     runner = load_runner(
         Path(spec.model_path),
         max_batch_tokens=config.max_batch_tokens,
@@ -47,21 +49,29 @@ def load_share(spec: EngineSpec, progress: Progress) -> tuple[Runner, Ranks]:
     )
     gc.freeze()  # nor do collections between steps look at what stays
     gc.enable()
-    return runner, ranks
+    return runner
 
 
-def compute_for_rank_0(spec: EngineSpec) -> None:
+def compute_for_rank_0(spec: EngineSpec) -> NoReturn:
+    rendezvous = meet(spec)
+    assert rendezvous is not None
+    ranks, wire = join(rendezvous, seconds=spec.config.step_timeout)
     try:
-        runner, ranks = load_share(spec, lambda *progress: None)
+        runner = load_share(spec, lambda *progress: None, ranks)
     except ModelError as error:
-        print(f"rank {os.environ['RANK']}: {error}", file=sys.stderr)
+        print(f"rank {ranks.rank}: {error}", file=sys.stderr)
         sys.exit(REFUSED)
-    follow(runner, ranks)
+    follow(runner, wire)
+    os._exit(0)  # another way out might wait for a device that waits for rank 0
 
 
-if __name__ == "__main__":
+def main() -> None:
     spec = read_spec()
     if is_other(spec.config, os.environ):
         compute_for_rank_0(spec)
     else:
         run(spec, load_model)
+
+
+if __name__ == "__main__":
+    main()
