@@ -128,6 +128,17 @@ def _check_utilization(asked: float, place: Place) -> None:
         )
 
 
+def _check_page_size(page_size: int, ranks: Ranks) -> None:
+    """Page tables are rank 0's."""
+    least, most = ranks.least(page_size), -ranks.least(-page_size)
+    if least < most:
+        raise ModelError(
+            f"tensor_parallel_size is {ranks.size}, but attention takes pages of {least} tokens on "
+            f"one of the GPUs and of {most} on another: take GPUs of one kind, and the same "
+            "PyTorch everywhere"
+        )
+
+
 def _cpu_runner(loaded: Loaded, cache: Cache, **limits: Any) -> TorchRunner:
     return TorchRunner(loaded.model, cache, kernels=loaded.kernels, **limits)
 
@@ -135,12 +146,13 @@ def _cpu_runner(loaded: Loaded, cache: Cache, **limits: Any) -> TorchRunner:
 def _device_runner(
     ranks: Ranks, max_sequences: int, loaded: Loaded, cache: Cache, **limits: Any
 ) -> TorchRunner:
+    """Ranks capture the same sizes in the same steps, since they launch the same; or none does."""
     return DeviceRunner(
         loaded.model,
         cache,
         CudaDevice(),
         max_sequences=max_sequences,
-        captures=ranks.size == 1 and _asks_nothing(loaded),
+        captures=bool(ranks.least(_asks_nothing(loaded))),
         kernels=loaded.kernels,
         **limits,
     )
@@ -234,11 +246,12 @@ def _load_torch(
     report: Report,
     ranks: Ranks,
 ) -> Loaded:
+    page_size = kernels.attention.PAGE_SIZE
+    _check_page_size(page_size, ranks)
     device, dtype, cache_dtype = place
     model = load_model(
         path, config, report=report, kernels=kernels, ranks=ranks, device=device, dtype=dtype
     )
-    page_size = kernels.attention.PAGE_SIZE
     allocate = partial(KVCache.allocate, page_size=page_size, dtype=cache_dtype, device=device)
     size = page_bytes(model.config, page_size=page_size, cache_dtype=cache_dtype)
     return Loaded(model, kernels, device, page_size, size, allocate)

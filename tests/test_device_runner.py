@@ -17,15 +17,16 @@ from model.batch import Batch, OverlappingRunner, Row, Runner, SamplingParams
 from model.device import CpuDevice, Device
 from model.device_runner import DeviceRunner
 from model.graphs import graph_sizes
-from model.kernels import PLAIN
+from model.kernels import PLAIN, Kernels
 from model.kv_cache import CPU, KVCache
-from model.parallel import Ranks
+from model.parallel import ALONE, Ranks
 from model.runner import Loaded, _device_runner
 from model.sampling import Columns, Sampler
 from model.torch_runner import TorchRunner
 from model.transformer import Transformer
 from service.engine.engine import Engine
 from service.engine.messages import Event, Request
+from tests.fakes_ranks import FakeDistributed
 from tests.late_device import LateDevice
 from tests.tiny_llama import CONFIG, empty_cache, random_transformer
 
@@ -218,31 +219,47 @@ def test_one_sequence_at_a_time_can_be_warmed_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ("attention_name", "sampler", "num_experts", "num_ranks", "captures"),
+    ("attention_name", "sampler", "num_experts", "captures"),
     [
-        ("triton_paged", OtherSampler, 0, 1, True),
-        ("varlen", OtherSampler, 0, 1, False),
-        ("triton_paged", Sampler, 0, 1, False),
-        ("triton_paged", OtherSampler, 4, 1, False),
-        ("triton_paged", OtherSampler, 0, 2, False),
+        ("triton_paged", OtherSampler, 0, True),
+        ("varlen", OtherSampler, 0, False),
+        ("triton_paged", Sampler, 0, False),
+        ("triton_paged", OtherSampler, 4, False),
     ],
 )
 def test_graphs_hold_what_asks_for_nothing(
     attention_name: str,
     sampler: type[Sampler],
     num_experts: int,
-    num_ranks: int,
     captures: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("model.runner.CudaDevice", CpuDevice)
     kernels = PLAIN._replace(attention_name=attention_name, sampler=sampler)
+    assert made_by(kernels, num_experts=num_experts)._captures is captures
+
+
+@pytest.mark.parametrize(("other", "captures"), [(OtherSampler, True), (Sampler, False)])
+def test_all_ranks_have_graphs_or_none_has(
+    other: type[Sampler], captures: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = FakeDistributed(2)
+    monkeypatch.setattr("model.runner.CudaDevice", CpuDevice)
+    monkeypatch.setattr("model.parallel.dist", fake)
+    samplers = (OtherSampler, other)
+    found = fake.on_each(
+        lambda ranks: made_by(
+            PLAIN._replace(attention_name="triton_paged", sampler=samplers[ranks.rank]), ranks
+        )
+    )
+    assert [runner._captures for runner in found] == [captures, captures]
+
+
+def made_by(kernels: Kernels, ranks: Ranks = ALONE, *, num_experts: int = 0) -> DeviceRunner:
     config = replace(CONFIG, num_experts=num_experts, num_active_experts=1, expert_size=8)
     stub = SimpleNamespace(config=config)
     loaded = Loaded(cast(Any, stub), kernels, CPU, 16, 1, KVCache.allocate)
     cache = empty_cache(model(), num_pages=5)
-    runner = _device_runner(
-        Ranks(size=num_ranks), 3, loaded, cache, max_model_len=MAX_MODEL_LEN, num_tokens=None
-    )
+    runner = _device_runner(ranks, 3, loaded, cache, max_model_len=MAX_MODEL_LEN, num_tokens=None)
     assert isinstance(runner, DeviceRunner)
-    assert runner._captures is captures
+    return runner

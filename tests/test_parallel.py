@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +14,8 @@ from model.config import ModelConfig
 from model.errors import ModelError
 from model.families.hugging_face import describe
 from model.kernels import PLAIN
-from model.parallel import ALONE, Ranks, share
-from model.runner import load_runner
+from model.parallel import ALONE, Ranks, SplitEmbedding, share
+from model.runner import _check_page_size, load_runner
 from model.torch_runner import TorchRunner
 from model.weights.names import Place
 from model.weights.shards import shard
@@ -220,6 +221,34 @@ def test_ranks_have_as_many_pages_as_the_one_with_the_fewest(
     )
     fewest = load(tmp_path, kv_cache_memory=memory[1]).num_pages
     assert [runner.num_pages for runner in runners] == [fewest, fewest]
+
+
+def test_what_ranks_exchange_asks_the_device_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph couldn't hold it. The device called meta has no values to ask for."""
+
+    def exchanged(*tensors: torch.Tensor) -> None:
+        assert all(tensor.is_contiguous() for tensor in tensors)
+
+    names = ("all_reduce", "all_gather_single", "all_gather_into_tensor")
+    monkeypatch.setattr(parallel, "dist", SimpleNamespace(**dict.fromkeys(names, exchanged)))
+    ranks = Ranks(1, 2, 2)
+    with torch.device("meta"):
+        embedding = SplitEmbedding(config_of("Llama", vocab_size=97), ranks)
+        x_TW = embedding(torch.zeros(3, dtype=torch.int64))
+        logits_SV = ranks.gathered(torch.empty(3, 48), vocab_size=97)
+    assert x_TW.shape == (3, 32)
+    assert logits_SV.shape == (3, 97)
+
+
+def test_ranks_with_other_pages_are_refused_on_all_sides(distributed: Distributed) -> None:
+    def problem(ranks: Ranks) -> str:
+        with pytest.raises(ModelError) as refused:
+            _check_page_size((16, 256)[ranks.rank], ranks)
+        return str(refused.value)
+
+    first, other = distributed(2).on_each(problem)
+    assert first == other
+    assert "pages of 16 tokens on one of the GPUs and of 256 on another" in first
 
 
 def test_scores_and_vectors_are_the_same(tmp_path: Path, distributed: Distributed) -> None:
