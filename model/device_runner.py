@@ -20,6 +20,9 @@ from model.decoding import Decoding, HostRows, Sizes, begun_pages, host_rows, is
 from model.device import Device
 from model.graphs import Graphs
 from model.kernels import PLAIN, Kernels
+from model.kv_cache import CPU
+from model.logits import adjusted
+from model.sampling import Columns
 from model.step import Computed, Step
 from model.torch_runner import Cache, Model, TorchRunner
 
@@ -150,3 +153,13 @@ class DeviceRunner(TorchRunner):
             tokens_S[upload(torch.tensor(rows))] = ids_S[upload(torch.tensor(draws))]
         computed.append(Computed(x_TW, logits_SV, ids_S, self._scores(x_TW, step)))
         return ids_S
+
+    def _draw(self, logits_SV: Tensor, step: Step) -> Tensor:
+        """Ways to draw go there as all else does, since a copy of another kind waits."""
+        positions, params, contexts = step.draws
+        if not params:
+            return torch.empty(0, dtype=torch.int64, device=self._place)
+        draws = list(zip(positions, params, strict=True))
+        columns = Columns.of(draws, vocab_size=self.vocab_size, device=CPU)
+        adjusted_SV = adjusted(logits_SV.float(), params, contexts)
+        return self._sampler.draw_by(adjusted_SV, Columns(*map(self._upload, columns)))

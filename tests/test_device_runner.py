@@ -182,21 +182,45 @@ def test_padding_writes_to_its_own_page_alone() -> None:
         assert pool_NJPD[[0, 2, 4], :, 3:].abs().max() == 0
 
 
+class Uploads(CpuDevice):
+    def __init__(self) -> None:
+        self._uploaded: list[Tensor] = []
+
+    def upload(self, values: Tensor) -> Tensor:
+        self._uploaded.append(values.clone())
+        return self._uploaded[-1]
+
+    def has(self, values: Tensor) -> bool:
+        return any(values is each for each in self._uploaded)
+
+
 def test_pages_are_copied_by_numbers_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the host would be waited for."""
-    uploaded, copied = list[Tensor](), list[Tensor]()
-
-    class Recording(CpuDevice):
-        def upload(self, values: Tensor) -> Tensor:
-            uploaded.append(values.clone())
-            return uploaded[-1]
-
+    copied, device = list[Tensor](), Uploads()
     monkeypatch.setattr(KVCache, "copy", lambda cache, pages_N2: copied.append(pages_N2))
-    runner = device_runner(Recording())
-    runner.run(Batch([Row([1, 2], 0, [0], WAYS[0])], [(3, 4), (5, 6)]))
+    device_runner(device).run(Batch([Row([1, 2], 0, [0], WAYS[0])], [(3, 4), (5, 6)]))
     (pages_N2,) = copied
     assert pages_N2.tolist() == [[3, 4], [5, 6]]
-    assert any(pages_N2 is each for each in uploaded)
+    assert device.has(pages_N2)
+
+
+@pytest.mark.parametrize("way", [None, *WAYS[:4]])
+def test_ways_to_draw_are_uploaded_before_a_prompts_draw(
+    way: SamplingParams | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a step that draws nothing has none."""
+    row, columns, device = Row([1, 2], 0, [0], way), list[Tensor](), Uploads()
+    expected = plain_runner().run(Batch([row])).sampled
+    draw_by = Sampler.draw_by
+
+    def draw(sampler: Sampler, logits_SV: Tensor, given: Columns) -> Tensor:
+        columns.extend(given)
+        return draw_by(sampler, logits_SV, given)
+
+    monkeypatch.setattr(Sampler, "draw_by", draw)
+    assert device_runner(device, captures=False).run(Batch([row])).sampled == expected
+    assert len(columns) == (6 if way else 0)
+    assert all(map(device.has, columns))
 
 
 def test_the_sizes_of_graphs() -> None:

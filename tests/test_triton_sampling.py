@@ -129,3 +129,7 @@ def test_a_sampler_gives_logprobs_and_penalties_as_on_a_cpu() -> None:
     )
     assert ours == theirs
     assert ours[1].token_id == 7
+
+
+def test_nothing_is_drawn_of_no_rows() -> None:
+    assert TritonSampler(50).adjust_and_draw(torch.empty(0, 50), [], [], []).tolist() == []

@@ -31,6 +31,8 @@ class TritonSampler(Sampler):
     """A Sampler that draws here."""
 
     def draw(self, logits_SV: Tensor, draws: Sequence[Draw]) -> Tensor:
+        if not draws:
+            return torch.empty(0, dtype=torch.int64, device=logits_SV.device)
         columns = Columns.of(draws, vocab_size=self.vocab_size, device=logits_SV.device)
         return self.draw_by(logits_SV, columns)
 
