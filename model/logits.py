@@ -18,6 +18,9 @@ from torch import Tensor
 from model.batch import Context, SamplingParams
 
 Draw = tuple[SamplingParams, Context]
+
+HUGE = 1e30
+"""More than any logit, and still finite when it is divided by a temperature."""
 Entries = list[tuple[int, int, float]]
 """Row, vocabulary id, number."""
 
@@ -78,10 +81,10 @@ def _add(logits_SV: Tensor, entries: Entries) -> None:
 def _penalize_repetition(logits_SV: Tensor, entries: Entries) -> None:
     if entries:
         rows_E, ids_E, penalties_E = _columns(entries, logits_SV)
+        penalties_E = penalties_E.clamp(1 / HUGE, HUGE)
         values_E = logits_SV[rows_E, ids_E]
-        logits_SV[rows_E, ids_E] = torch.where(
-            values_E > 0, values_E / penalties_E, values_E * penalties_E
-        )
+        penalized_E = torch.where(values_E > 0, values_E / penalties_E, values_E * penalties_E)
+        logits_SV[rows_E, ids_E] = penalized_E.clamp(-HUGE, HUGE)
 
 
 def _forbid(logits_SV: Tensor, draws: dict[int, Draw]) -> None:

@@ -21,7 +21,7 @@ COMMON: dict[str, SearchStrategy[Any]] = {
     "top_p": st.floats(0.01, 1),
     "top_k": st.integers(-1, 300),
     "min_p": st.floats(0, 1),
-    "repetition_penalty": st.floats(0.01, 100),
+    "repetition_penalty": st.floats(0, allow_infinity=False, exclude_min=True),
     "frequency_penalty": st.floats(-2, 2),
     "presence_penalty": st.floats(-2, 2),
     "logit_bias": st.dictionaries(IDS.map(str), st.floats(-100, 100), max_size=3),

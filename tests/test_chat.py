@@ -130,6 +130,7 @@ def test_a_chat_beyond_the_context_is_refused() -> None:
         answer = client.chat(**asked)
         error = answer.json()["error"]
         assert (answer.status_code, error["code"]) == (400, "context_length_exceeded")
+        assert error["param"] == "messages"
         assert str(MAX_MODEL_LEN) in error["message"]
     assert not client.engine.submitted
 

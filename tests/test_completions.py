@@ -89,7 +89,8 @@ def test_a_prompt_beyond_the_context_is_refused(prompt: Any) -> None:
     client = Client()
     answer = client.complete(prompt=prompt)
     assert answer.status_code == 400
-    assert answer.json()["error"]["code"] == "context_length_exceeded"
+    error = answer.json()["error"]
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "prompt")
     assert not client.engine.submitted
     assert client.complete(prompt="x" * 184).status_code == 200
 

@@ -115,7 +115,8 @@ def test_a_text_without_tokens_is_refused() -> None:
 def test_a_text_beyond_the_context_is_refused() -> None:
     answer = ask(input="a" * (MAX_MODEL_LEN + 1))
     assert answer.status_code == 400
-    assert answer.json()["error"]["code"] == "context_length_exceeded"
+    error = answer.json()["error"]
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "input")
     assert ask(input="a" * MAX_MODEL_LEN).status_code == 200
 
 

@@ -118,3 +118,13 @@ def test_draws_follow_what_bias_penalties_and_bans_leave(
     observed = torch.bincount(drawn, minlength=len(LOGITS)).tolist()
     expected = exact_probs(defined(LOGITS, params, context), params)
     assert chi_square_p(observed, expected) > 1e-3
+
+
+@pytest.mark.parametrize("penalty", [5e-324, 1e-40, 1e-5, 1e5, 1e40, 1e308])
+def test_no_penalty_makes_a_logit_infinite(penalty: float) -> None:
+    params = SamplingParams(repetition_penalty=penalty)
+    context = replace(KNOWN, known_ids=range(len(LOGITS)))
+    (result,) = adjusted(torch.tensor([[*LOGITS[:-1], 0.0]]), [params], [context]).tolist()
+    for before, after in zip([*LOGITS[:-1], 0.0], result, strict=True):
+        assert math.isfinite(after / 0.01)
+        assert before * after >= 0

@@ -67,7 +67,6 @@ def test_every_field_that_may_be_left_out_has_a_default(name: str) -> None:
         ("temperature", 0, 2),
         ("frequency_penalty", -2, 2),
         ("n", 1, 128),
-        ("repetition_penalty", 0.01, 100),
         ("prompt_logprobs", 0, 20),
     ],
 )

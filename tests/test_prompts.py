@@ -24,19 +24,21 @@ def make_serving() -> Serving:
 
 @pytest.mark.parametrize(("prompt_len", "asked", "limit"), [(1, 9, 9), (1, None, 9), (9, 1, 1)])
 def test_what_fits(prompt_len: int, asked: int | None, limit: int) -> None:
-    assert max_new_tokens(prompt_len, asked, max_model_len=10) == limit
+    assert max_new_tokens(prompt_len, asked, max_model_len=10, param="prompt") == limit
 
 
 @pytest.mark.parametrize(("prompt_len", "asked"), [(1, 10), (10, None), (10, 1), (999, None)])
 def test_what_does_not_fit(prompt_len: int, asked: int | None) -> None:
     with pytest.raises(ApiError, match=f"10 tokens.*{prompt_len}") as caught:
-        max_new_tokens(prompt_len, asked, max_model_len=10)
-    assert caught.value.body["error"]["code"] == "context_length_exceeded"
+        max_new_tokens(prompt_len, asked, max_model_len=10, param="input")
+    error = caught.value.body["error"]
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "input")
 
 
 def test_nothing_to_go_on_from() -> None:
-    with pytest.raises(ApiError, match="no tokens"):
-        max_new_tokens(0, 5, max_model_len=10)
+    with pytest.raises(ApiError, match="no tokens") as caught:
+        max_new_tokens(0, 5, max_model_len=10, param="messages")
+    assert caught.value.body["error"]["param"] == "messages"
 
 
 class Watched(ChatTemplate):

@@ -197,7 +197,7 @@ def test_flags_are_true_or_false(name: str, value: object) -> None:
         ("top_p", [0.1, 1], [0, -1, 1.1]),
         ("top_k", [-1, 0, 10**7], [-2]),
         ("min_p", [0, 1], [-0.1, 1.1]),
-        ("repetition_penalty", [0.01, 1, 100], [0, -1, 0.001, 101, "1"]),
+        ("repetition_penalty", [1e-300, 0.001, 1, 101], [0, -1, "1"]),
         ("frequency_penalty", [-2, 0, 2], [-2.1, 2.1, True]),
         ("presence_penalty", [-2, 0, 2], [-2.1, 2.1, [1]]),
         (

@@ -88,7 +88,7 @@ class Embedding:
         if not prompt_ids:
             raise bad_request(f"input has no tokens at {index}.", param="input")
         if len(prompt_ids) > max_model_len:
-            raise too_long(f"the input has {len(prompt_ids)}", max_model_len)
+            raise too_long(f"the input has {len(prompt_ids)}", max_model_len, param="input")
         tenant = self._ticket.caller.tenant
         return Request(
             id=f"{self._ticket.id}-{index}",

@@ -63,7 +63,12 @@ def _check_stops(asked: AnyRequest, serving: Serving) -> None:
 
 
 def _limit(prompt_ids: Sequence[int], asked: AnyRequest, serving: Serving) -> int:
-    limit = max_new_tokens(len(prompt_ids), asked.token_limit, serving.info.max_model_len)
+    limit = max_new_tokens(
+        len(prompt_ids),
+        asked.token_limit,
+        serving.info.max_model_len,
+        param=asked.prompt_field,
+    )
     if limit == 0 and asked.num_scored is None:
         raise bad_request(
             "max_tokens is 0: only a request with echo or prompt_logprobs has an answer then.",

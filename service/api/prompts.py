@@ -29,7 +29,8 @@ async def encode_chat(
 
     def encode() -> tuple[str, list[int]]:
         text = _render(asked, serving)
-        return text, _encode(text, serving, add_special_tokens=asked.add_special_tokens, keep=keep)
+        special = asked.add_special_tokens
+        return text, _encode(text, serving, add_special_tokens=special, keep=keep, param="messages")
 
     per_message, per_tool = 20, 500  # for what a template writes around each, or of it
     num_chars = sum(len(message.content or "") + per_message for message in asked.messages)
@@ -52,7 +53,9 @@ async def encode_prompts(
 
     def encode_one(prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):
-            return _encode(prompt, serving, add_special_tokens=add_special_tokens, keep=keep)
+            return _encode(
+                prompt, serving, add_special_tokens=add_special_tokens, keep=keep, param=param
+            )
         serving.check_ids(param, prompt)
         return _last(keep, prompt)
 
@@ -118,12 +121,13 @@ def _write(
 
 
 def _encode(
-    text: str, serving: Serving, *, add_special_tokens: bool, keep: int | None
+    text: str, serving: Serving, *, add_special_tokens: bool, keep: int | None, param: str
 ) -> list[int]:
     tokenizer, max_model_len = serving.text.tokenizer, serving.info.max_model_len
     num_bytes = len(text.encode())
     if keep is None and num_bytes > max_model_len * tokenizer.max_token_bytes:
-        raise too_long(f"the prompt's {num_bytes} bytes of text are more", max_model_len)
+        what = f"the prompt's {num_bytes} bytes of text are more"
+        raise too_long(what, max_model_len, param=param)
     return _last(keep, tokenizer.encode(text, add_special_tokens=add_special_tokens))
 
 
@@ -131,20 +135,21 @@ def _last(keep: int | None, ids: list[int]) -> list[int]:
     return ids if keep is None else ids[-keep:]
 
 
-def max_new_tokens(prompt_len: int, asked: int | None, max_model_len: int) -> int:
+def max_new_tokens(prompt_len: int, asked: int | None, max_model_len: int, *, param: str) -> int:
     """How many tokens to generate at most; by default, all that fit."""
     if prompt_len == 0:
-        raise bad_request("There is nothing to go on from: the prompt has no tokens.")
+        raise bad_request("There is nothing to go on from: the prompt has no tokens.", param=param)
     wanted = asked if asked is not None else max(max_model_len - prompt_len, 1)
     if prompt_len + wanted > max_model_len:
         what = f"the prompt's {prompt_len} and the {wanted} to generate are {prompt_len + wanted}"
-        raise too_long(what, max_model_len)
+        raise too_long(what, max_model_len, param=param)
     return wanted
 
 
-def too_long(what: str, max_model_len: int) -> ApiError:
+def too_long(what: str, max_model_len: int, *, param: str) -> ApiError:
     return bad_request(
         f"This model takes {max_model_len} tokens of prompt and output together: {what}. "
         "Shorten the prompt or lower max_tokens.",
+        param=param,
         code="context_length_exceeded",
     )

@@ -4,7 +4,7 @@ Bounds that need no model are checked here, before anything is tokenized. In eve
 explicit null means the same as leaving the key out, and unknown keys are ignored.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, PlainValidator, ValidationInfo, field_validator
 
@@ -22,6 +22,7 @@ MAX_CHOICES = 256
 
 
 class ChatRequest(ChatPrompt, GenerationRequest):
+    prompt_field: ClassVar[str] = "messages"
     max_completion_tokens: (
         Annotated[
             int, Field(ge=1, description="The newer name of max_tokens; it wins.", examples=[99])
@@ -117,6 +118,7 @@ Prompts = Annotated[
 
 
 class CompletionRequest(GenerationRequest):
+    prompt_field: ClassVar[str] = "prompt"
     prompt: Annotated[
         Prompts,
         Field(

@@ -112,7 +112,8 @@ class GenerationRequest(Sampling, Structured):
             int,
             Field(
                 ge=-1,
-                description="Keep the last so many tokens of the prompt; -1: as many as fit.",
+                description="Keep the last so many tokens of the prompt; -1: as many as fit. "
+                "Not 0.",
                 examples=[-1, 512],
             ),
             AfterValidator(_not_zero),

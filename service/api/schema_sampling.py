@@ -78,8 +78,7 @@ class Sampling(Object):
     repetition_penalty: Annotated[
         float,
         Field(
-            ge=0.01,
-            le=100,
+            gt=0,
             description="Divides what is positive of the logits of tokens that were in the prompt "
             "or the output, and multiplies what is negative.",
             examples=[1.1],

@@ -20,9 +20,9 @@ RANGES = {
     "top_p": (1e-6, 1.0),
     "top_k": (-1, 1 << 31),
     "min_p": (0.0, 1.0),
-    "repetition_penalty": (0.01, 100.0),
+    "repetition_penalty": (1e-6, 1e6),
 }
-"""Those of requests, by the names that requests and generation_config.json have for them."""
+"""Within those of requests, by the names that requests and generation_config.json have for them."""
 GGUF_KEYS = {
     "temperature": "general.sampling.temp",
     "top_p": "general.sampling.top_p",
