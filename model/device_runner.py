@@ -9,7 +9,9 @@ packed as on a CPU. What is drawn stays on the device as well, for the next step
 Shapes: T packed tokens, S rows or draws.
 """
 
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -17,7 +19,7 @@ from torch import Tensor
 
 from model.batch import Batch, Collect, Row, SampledToken, StepOutput
 from model.decoding import Decoding, HostRows, Sizes, begun_pages, host_rows, is_decode
-from model.device import Device
+from model.device import Device, Wait
 from model.graphs import Graphs
 from model.kernels import PLAIN, Kernels
 from model.kv_cache import CPU
@@ -89,7 +91,13 @@ class DeviceRunner(TorchRunner):
             news = host_rows(rows, size, self._sizes)
         self._num_decoding = len(rows)
         wait = self._device.submit(partial(self._decode, news, size))
-        return lambda: StepOutput([SampledToken(i) for i in wait()[: len(rows)].tolist()])
+
+        def collect() -> StepOutput:
+            ids_S, phases = _awaited(wait)
+            sampled = [SampledToken(i) for i in ids_S[: len(rows)].tolist()]
+            return StepOutput(sampled, phase_seconds=phases)
+
+        return collect
 
     def _goes_on_with(self, rows: Sequence[Row]) -> bool:
         return len(rows) == self._num_decoding and all(
@@ -130,8 +138,8 @@ class DeviceRunner(TorchRunner):
 
         @torch.inference_mode()
         def collect() -> StepOutput:
-            wait()
-            return self._output(step, computed[0])
+            _, phases = _awaited(wait)
+            return replace(self._output(step, computed[0]), phase_seconds=phases)
 
         return collect
 
@@ -163,3 +171,10 @@ class DeviceRunner(TorchRunner):
         columns = Columns.of(draws, vocab_size=self.vocab_size, device=CPU)
         adjusted_SV = adjusted(logits_SV.float(), params, contexts)
         return self._sampler.draw_by(adjusted_SV, Columns(*map(self._upload, columns)))
+
+
+def _awaited(wait: Wait) -> tuple[Tensor, dict[str, float]]:
+    """What was drawn, and the seconds that the host had nothing to do but wait for it."""
+    started = time.perf_counter()
+    ids_S = wait()
+    return ids_S, {"wait": time.perf_counter() - started}

@@ -40,7 +40,7 @@ Rejection = Literal[
 REJECTIONS: tuple[Rejection, ...] = get_args(Rejection)
 Label = TypeVar("Label", bound=str)
 STARTUP_PHASES = ("import", "fetch", "process", "weights", "cache", "warm-up", "tokenizer")
-PHASES = ("intake", "schedule", "pack", "forward", "sample", "run", "commit", "report")
+PHASES = ("intake", "schedule", "pack", "forward", "sample", "run", "wait", "commit", "report")
 
 # vLLM's buckets, so that its dashboards fit, with finer low ends.
 FIRST_TOKEN_BUCKETS = (

@@ -1,7 +1,8 @@
 """A runner on a device, served by the engine: however late the device is, the tokens are those of
 the plain runner, which waits for each step."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import cycle
@@ -14,7 +15,7 @@ from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 from model.batch import Batch, OverlappingRunner, Row, Runner, SamplingParams
-from model.device import CpuDevice, Device
+from model.device import CpuDevice, Device, Wait
 from model.device_runner import DeviceRunner
 from model.graphs import graph_sizes
 from model.kernels import PLAIN, Kernels
@@ -132,6 +133,28 @@ def test_a_late_device_changes_no_token(
     late = device_runner(LateDevice(cycle(delays)), captures=captures)
     assert isinstance(late, OverlappingRunner)
     assert told(served(late, requests)) == told(served(plain_runner(), requests))
+
+
+def test_what_the_host_waits_is_no_work_of_its_own() -> None:
+    class SlowDevice(CpuDevice):
+        def submit(self, work: Callable[[], Tensor]) -> Wait:
+            wait = super().submit(work)
+
+            def slow() -> Tensor:
+                time.sleep(0.05)
+                return wait()
+
+            return slow
+
+    engine = Engine(device_runner(SlowDevice()), max_batch_tokens=24, max_sequences=1)
+    engine.add(Request(id="a", prompt_ids=[1, 2], max_tokens=3))
+    records = []
+    while engine.has_work:
+        engine.step()
+        records += [engine.record] if engine.record else []
+    assert [record.num_decodes for record in records] == [0, 1, 1]
+    assert all(record.phase_seconds["wait"] >= 0.05 for record in records)
+    assert all(record.phase_seconds["run"] > 0 for record in records)
 
 
 def test_columns_say_of_any_way_what_it_says_itself() -> None:
