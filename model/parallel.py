@@ -49,6 +49,11 @@ class Ranks:
     num_local: int = 1
     """How many share this host's cores and memory."""
 
+    @property
+    def local_rank(self) -> int:
+        """Among those."""
+        return self.rank % self.num_local
+
     def part(self, length: int) -> slice:
         """This rank's of so many; the last one's may be shorter."""
         part_len = -(-length // self.size)

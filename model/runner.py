@@ -71,6 +71,7 @@ def load_runner(
     dtype: str = "auto",
     kv_cache_dtype: str = "auto",
     gpu_memory_utilization: float = 0,
+    graphs: bool = True,
     ranks: Ranks = ALONE,
 ) -> TorchRunner:
     """From a folder or a .gguf file. 0 means automatic for limits, threads and shares.
@@ -79,8 +80,7 @@ def load_runner(
     """
     torch.set_num_threads(_num_threads(threads, ranks.num_local))
     config = load_config(path)
-    local_rank = ranks.rank % ranks.num_local
-    place = choose_place(dtype=dtype, kv_cache_dtype=kv_cache_dtype, local_rank=local_rank)
+    place = choose_place(dtype=dtype, kv_cache_dtype=kv_cache_dtype, local_rank=ranks.local_rank)
     _check_utilization(gpu_memory_utilization, place)
     is_on_gpu = place.device.type == "cuda"
     plain = _plain_reason(dtype=dtype, kv_cache_dtype=kv_cache_dtype, ranks=ranks)
@@ -103,7 +103,7 @@ def load_runner(
         num_pages = affordable_pages(of_all, memory=kv_cache_memory, most=most)
     cache = loaded.allocate(loaded.model.config, num_pages=ranks.least(num_pages))
     max_model_len = _affordable_len(config, max_model_len, cache, num_spare=int(is_on_gpu))
-    make = partial(_device_runner, ranks, max_sequences) if is_on_gpu else _cpu_runner
+    make = partial(_device_runner, ranks, max_sequences, graphs) if is_on_gpu else _cpu_runner
     runner = make(loaded, cache, max_model_len=max_model_len, num_tokens=num_tokens(path))
     progress("warm-up", "", 0.0)
     runner.warm_up()
@@ -144,7 +144,7 @@ def _cpu_runner(loaded: Loaded, cache: Cache, **limits: Any) -> TorchRunner:
 
 
 def _device_runner(
-    ranks: Ranks, max_sequences: int, loaded: Loaded, cache: Cache, **limits: Any
+    ranks: Ranks, max_sequences: int, graphs: bool, loaded: Loaded, cache: Cache, **limits: Any
 ) -> TorchRunner:
     """Ranks capture the same sizes in the same steps, since they launch the same; or none does."""
     return DeviceRunner(
@@ -152,7 +152,7 @@ def _device_runner(
         cache,
         CudaDevice(),
         max_sequences=max_sequences,
-        captures=bool(ranks.least(_asks_nothing(loaded))),
+        captures=bool(ranks.least(graphs and _asks_nothing(loaded))),
         kernels=loaded.kernels,
         **limits,
     )

@@ -92,6 +92,12 @@ class EngineConfig:
         "none",
         "prompt-lookup: guess that an answer goes on as the prompt, or it, did before; or none.",
     )
+    no_graphs: bool = knob(
+        False, "Whether a GPU is told of each kernel, without CUDA graphs: slower, to find faults."
+    )
+    no_overlap: bool = knob(
+        False, "Whether a step waits for the one before it, on a GPU too: slower, to find faults."
+    )
     step_timeout: float = knob(120.0, "Seconds of silence after which the engine is restarted.")
 
     def __post_init__(self) -> None:

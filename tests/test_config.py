@@ -29,6 +29,8 @@ KNOBS = {
         "gpu_memory_utilization",
         "tensor_parallel_size",
         "speculative",
+        "no_graphs",
+        "no_overlap",
         "step_timeout",
     ],
     ServerConfig: [

@@ -266,24 +266,26 @@ def test_one_sequence_at_a_time_can_be_warmed_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ("attention_name", "sampler", "num_experts", "captures"),
+    ("attention_name", "sampler", "num_experts", "graphs", "captures"),
     [
-        ("triton_paged", OtherSampler, 0, True),
-        ("varlen", OtherSampler, 0, False),
-        ("triton_paged", Sampler, 0, False),
-        ("triton_paged", OtherSampler, 4, False),
+        ("triton_paged", OtherSampler, 0, True, True),
+        ("varlen", OtherSampler, 0, True, False),
+        ("triton_paged", Sampler, 0, True, False),
+        ("triton_paged", OtherSampler, 4, True, False),
+        ("triton_paged", OtherSampler, 0, False, False),
     ],
 )
-def test_graphs_hold_what_asks_for_nothing(
+def test_graphs_hold_what_asks_for_nothing_if_they_are_wanted(
     attention_name: str,
     sampler: type[Sampler],
     num_experts: int,
+    graphs: bool,
     captures: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("model.runner.CudaDevice", CpuDevice)
     kernels = PLAIN._replace(attention_name=attention_name, sampler=sampler)
-    assert made_by(kernels, num_experts=num_experts)._captures is captures
+    assert made_by(kernels, num_experts=num_experts, graphs=graphs)._captures is captures
 
 
 @pytest.mark.parametrize(("other", "captures"), [(OtherSampler, True), (Sampler, False)])
@@ -302,11 +304,15 @@ def test_all_ranks_have_graphs_or_none_has(
     assert [runner._captures for runner in found] == [captures, captures]
 
 
-def made_by(kernels: Kernels, ranks: Ranks = ALONE, *, num_experts: int = 0) -> DeviceRunner:
+def made_by(
+    kernels: Kernels, ranks: Ranks = ALONE, *, num_experts: int = 0, graphs: bool = True
+) -> DeviceRunner:
     config = replace(CONFIG, num_experts=num_experts, num_active_experts=1, expert_size=8)
     stub = SimpleNamespace(config=config)
     loaded = Loaded(cast(Any, stub), kernels, CPU, 16, 1, KVCache.allocate)
     cache = empty_cache(model(), num_pages=5)
-    runner = _device_runner(ranks, 3, loaded, cache, max_model_len=MAX_MODEL_LEN, num_tokens=None)
+    runner = _device_runner(
+        ranks, 3, graphs, loaded, cache, max_model_len=MAX_MODEL_LEN, num_tokens=None
+    )
     assert isinstance(runner, DeviceRunner)
     return runner

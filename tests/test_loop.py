@@ -29,7 +29,7 @@ from service.engine.messages import (
     StepReport,
     ToEngine,
 )
-from tests.fakes_engine import FakeRunner, generate
+from tests.fakes_engine import FakeRunner, LateRunner, generate
 
 
 class EndOfScriptError(Exception):
@@ -59,10 +59,10 @@ class ScriptedChannel(Channel):
         self.sent.append(message)
 
 
-def spec(folder: Path) -> EngineSpec:
+def spec(folder: Path, **options: Any) -> EngineSpec:
     return EngineSpec(
         model_path="some.gguf",
-        config=EngineConfig(max_batch_tokens=8, max_sequences=2),
+        config=EngineConfig(max_batch_tokens=8, max_sequences=2, **options),
         requests_address=f"ipc://{folder}/requests",
         reports_address=f"ipc://{folder}/reports",
     )
@@ -147,6 +147,26 @@ def test_run_tells_progress_then_readiness_then_serves(
         assert isinstance(report, StepReport)
         events += report.events
     assert events[0].token_ids == generate([1], max_tokens=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "most_launched"), [({}, 2), ({"no_overlap": True}, 0)], ids=["on", "off"]
+)
+def test_run_overlaps_steps_unless_told_not_to(
+    options: dict[str, Any], most_launched: int, tmp_path: Path, parent: SimpleNamespace
+) -> None:
+    runner = LateRunner(num_pages=16, page_size=4)
+    arguments = spec(tmp_path, **options), lambda spec, progress: runner
+    threading.Thread(target=run, args=arguments, daemon=True).start()
+    assert isinstance(parent.receive(), Ready)
+    parent.send(Request(id="a", prompt_ids=[1], max_tokens=3))
+    tokens: list[int] = []
+    while len(tokens) < 3:
+        report = parent.receive()
+        assert isinstance(report, StepReport)
+        tokens += [token for event in report.events for token in event.token_ids]
+    assert tokens == generate([1], max_tokens=3)
+    assert runner.most_launched == most_launched
 
 
 def test_run_reports_a_model_that_cannot_be_run(tmp_path: Path, parent: SimpleNamespace) -> None:

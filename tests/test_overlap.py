@@ -10,7 +10,11 @@ from tests.fakes_engine import FakeClock, LateRunner, generate, run
 
 
 def make_engine(
-    *, num_pages: int = 16, max_batch_tokens: int = 16, speculative: bool = False
+    *,
+    num_pages: int = 16,
+    max_batch_tokens: int = 16,
+    speculative: bool = False,
+    overlap: bool = True,
 ) -> tuple[Engine, LateRunner]:
     runner = LateRunner(num_pages=num_pages, page_size=4)
     engine = Engine(
@@ -18,6 +22,7 @@ def make_engine(
         max_batch_tokens=max_batch_tokens,
         max_sequences=4,
         speculative=speculative,
+        overlap=overlap,
         clock=FakeClock(),
     )
     return engine, runner
@@ -106,3 +111,11 @@ def test_guesses_need_known_tokens_so_speculation_does_not_overlap(
     engine.add(Request(id="a", prompt_ids=prompt(5), max_tokens=6))
     assert tokens(run(engine)["a"]) == generate(prompt(5), max_tokens=6)
     assert runner.most_launched == most
+
+
+def test_without_overlap_each_step_is_awaited_before_the_next() -> None:
+    engine, runner = make_engine(overlap=False)
+    engine.add(Request(id="a", prompt_ids=prompt(5), max_tokens=6))
+    assert tokens(engine.step()) == generate(prompt(5), max_tokens=1)
+    assert tokens(run(engine)["a"]) == generate(prompt(5), max_tokens=6)[1:]
+    assert runner.most_launched == 0, "none was launched ahead"

@@ -37,6 +37,7 @@ class Engine:
         max_batch_tokens: int,
         max_sequences: int,
         speculative: bool = False,
+        overlap: bool = True,
         clock: Clock = time.monotonic,
     ) -> None:
         self.stopwatch = Stopwatch(clock)
@@ -55,8 +56,8 @@ class Engine:
         self._events: list[Event] = []
         self._num_arrivals = 0
         self._num_steps = 0
-        overlaps = isinstance(runner, OverlappingRunner) and not speculative
-        self._most_launched = 2 if overlaps else 1
+        can_overlap = isinstance(runner, OverlappingRunner) and not speculative
+        self._most_launched = 2 if overlap and can_overlap else 1
         self._launches: deque[Launch] = deque()
         self._collected_at = clock()
 

@@ -76,6 +76,7 @@ def run(spec: EngineSpec, load: Load) -> None:
             max_batch_tokens=config.max_batch_tokens,
             max_sequences=config.max_sequences,
             speculative=config.speculative == "prompt-lookup",
+            overlap=not config.no_overlap,
         )
         channel.send(Ready(engine.info))
         serve(engine, channel)

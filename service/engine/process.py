@@ -44,6 +44,7 @@ def load_share(spec: EngineSpec, progress: Progress, ranks: Ranks) -> Runner:
         dtype=config.dtype,
         kv_cache_dtype=config.kv_cache_dtype,
         gpu_memory_utilization=config.gpu_memory_utilization,
+        graphs=not config.no_graphs,
         progress=progress,
         ranks=ranks,
     )
