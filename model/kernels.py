@@ -10,15 +10,16 @@ from functools import partial
 from importlib import import_module
 from typing import NamedTuple, TypeVar, cast
 
-from model import fused, linear_self_test, weight_only
+from model import few_bits, fused, linear_self_test
 from model.attention import reference, self_test
 from model.attention.backend import Backend, Place, UnfitError
 from model.config import ModelConfig
 from model.errors import ModelError
+from model.few_bits import Products
 from model.fused import Fused
+from model.place import check_float8
 from model.quantized_linear import KINDS
 from model.sampling import Sampler
-from model.weight_only import Products
 
 CUDA_ATTENTION = ("triton_paged", "varlen")
 """Modules of model.attention, the best first."""
@@ -37,7 +38,7 @@ class Kernels(NamedTuple):
     sampler: type[Sampler]
     quantization: str = "none"
     """Of the weights, by a name in model.quantized_linear.KINDS; none: they aren't rounded."""
-    products: Products = weight_only
+    products: Products = few_bits
     """With weights that are."""
 
 
@@ -71,13 +72,15 @@ def _attention(name: str, config: ModelConfig, place: Place) -> Backend:
 
 
 def _products(quantization: str, config: ModelConfig, place: Place) -> Products:
+    if quantization == "fp8":
+        check_float8(place)
     try:
-        products = cast(Products, import_module("model.triton.weight_only"))
+        products = cast(Products, import_module("model.triton.few_bits"))
         linear_self_test.check(quantization, products, config, place)
     except Exception as error:
         raise ModelError(
             f"quantization is {quantization}, but this GPU can't compute with such weights "
-            f"({error}): take another, or none"
+            f"({error}): take {'' if quantization == 'int8' else 'int8 or '}none"
         ) from error
     log.info("weights: %s", quantization)
     return products

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from model.attention.backend import Place, UnfitError
 from model.config import ModelConfig
+from model.few_bits import Products
 from model.quantized_linear import KINDS
-from model.weight_only import Products
 from model.weights.names import matrices
 
 NUM_TOKENS = 70

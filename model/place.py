@@ -12,6 +12,7 @@ from model.footprint import FLOAT32_BYTES, float32_page_bytes
 from model.kv_cache import CPU
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+FLOAT8_CAPABILITY = (8, 9)
 GPU_MEMORY_UTILIZATION = 0.9
 """What of a GPU's memory is taken unless another share is asked for."""
 
@@ -26,6 +27,16 @@ def choose_place(*, dtype: str, kv_cache_dtype: str, local_rank: int = 0) -> Pla
 
 def has_gpu() -> bool:
     return torch.cuda.is_available()
+
+
+def check_float8(place: Place) -> None:
+    """Of products; a cache wants nothing."""
+    major, minor = torch.cuda.get_device_capability(place.device)
+    if (major, minor) < FLOAT8_CAPABILITY:
+        raise ModelError(
+            f"quantization is fp8, which wants a GPU of compute capability 8.9 or more, but this "
+            f"one has {major}.{minor}: take int8"
+        )
 
 
 def _take_gpu(index: int) -> torch.device:

@@ -3,15 +3,16 @@
 Those of the blocks alone. A router, an embedding and a head stay as they are: what they round wrong
 nothing behind them makes up for, and all of them are a small part of a large model.
 
-Shapes: T packed tokens, O outputs, I inputs, and model.weight_only's.
+Shapes: T packed tokens, O outputs, I inputs, and model.few_bits's.
 """
 
 from abc import ABC, abstractmethod
 
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
-from model import weight_only
-from model.weight_only import GROUP, Int4Matrix, Int8Matrix, Products
+from model import few_bits, float8
+from model.few_bits import GROUP, Float8Matrix, Int4Matrix, Int8Matrix, Products
 
 ROUNDED = ("qkv", "output", "gate_up", "up", "down")
 """A block's matrices."""
@@ -19,7 +20,7 @@ ROUNDED = ("qkv", "output", "gate_up", "up", "down")
 
 class QuantizedLinear(nn.Module, ABC):
     has_own_bits = True
-    """Whether a token's are the same in any batch."""
+    """Whether a token's are the same in any batch, as far as it is up to us."""
 
     def __init__(
         self, weight_OI: Tensor, bias_O: nn.Parameter | None = None, *, products: Products
@@ -58,7 +59,7 @@ class Int8Linear(QuantizedLinear):
         self, weight_OI: Tensor, bias_O: nn.Parameter | None = None, *, products: Products
     ) -> None:
         super().__init__(weight_OI, bias_O, products=products)
-        self._keep(**weight_only.to_int8(weight_OI)._asdict())
+        self._keep(**few_bits.to_int8(weight_OI)._asdict())
 
     @property
     def matrix(self) -> Int8Matrix:
@@ -66,17 +67,17 @@ class Int8Linear(QuantizedLinear):
 
     @property
     def weight(self) -> Tensor:
-        return weight_only.of_int8(self.matrix)[:, : self.num_inputs]
+        return few_bits.of_int8(self.matrix)[:, : self.num_inputs]
 
     def forward(self, x_TI: Tensor) -> Tensor:
         return self.products.by_int8(x_TI, self.matrix, self.bias)
 
     def reference(self, x_TI: Tensor) -> Tensor:
-        return weight_only.by_int8(x_TI, self.matrix, self.bias)
+        return few_bits.by_int8(x_TI, self.matrix, self.bias)
 
     @staticmethod
     def num_bytes(num_outputs: int, num_inputs: int) -> int:
-        return num_outputs * (weight_only.filled_len(num_inputs) + 4)
+        return num_outputs * (few_bits.filled_len(num_inputs) + 4)
 
 
 class Int4Linear(QuantizedLinear):
@@ -88,7 +89,7 @@ class Int4Linear(QuantizedLinear):
         self, weight_OI: Tensor, bias_O: nn.Parameter | None = None, *, products: Products
     ) -> None:
         super().__init__(weight_OI, bias_O, products=products)
-        self._keep(**weight_only.to_int4(weight_OI)._asdict())
+        self._keep(**few_bits.to_int4(weight_OI)._asdict())
 
     @property
     def matrix(self) -> Int4Matrix:
@@ -96,21 +97,58 @@ class Int4Linear(QuantizedLinear):
 
     @property
     def weight(self) -> Tensor:
-        return weight_only.of_int4(self.matrix)[:, : self.num_inputs]
+        return few_bits.of_int4(self.matrix)[:, : self.num_inputs]
 
     def forward(self, x_TI: Tensor) -> Tensor:
         return self.products.by_int4(x_TI, self.matrix, self.bias)
 
     def reference(self, x_TI: Tensor) -> Tensor:
-        return weight_only.by_int4(x_TI, self.matrix, self.bias)
+        return few_bits.by_int4(x_TI, self.matrix, self.bias)
 
     @staticmethod
     def num_bytes(num_outputs: int, num_inputs: int) -> int:
-        row_len = weight_only.filled_len(num_inputs)
+        row_len = few_bits.filled_len(num_inputs)
         return num_outputs * (row_len // 2 + row_len // GROUP * 3)
 
 
-KINDS: dict[str, type[QuantizedLinear]] = {"int8": Int8Linear, "int4": Int4Linear}
+class Float8Linear(QuantizedLinear):
+    codes_OI: Tensor
+    scales_O: Tensor
+    has_own_bits = False
+
+    def __init__(
+        self, weight_OI: Tensor, bias_O: nn.Parameter | None = None, *, products: Products
+    ) -> None:
+        super().__init__(weight_OI, bias_O, products=products)
+        codes_OI, scales_O = float8.encoded(weight_OI)
+        self._keep(codes_OI=codes_OI, scales_O=scales_O)
+
+    @property
+    def matrix(self) -> Float8Matrix:
+        return Float8Matrix(self.codes_OI, self.scales_O)
+
+    @property
+    def weight(self) -> Tensor:
+        return float8.decoded(*self.matrix)
+
+    def forward(self, x_TI: Tensor) -> Tensor:
+        return self.products.by_float8(x_TI, self.matrix, self.bias)
+
+    def reference(self, x_TI: Tensor) -> Tensor:
+        bias_O = None if self.bias is None else self.bias.float()
+        rounded_TI = float8.decoded(*float8.encoded(x_TI))
+        return linear(rounded_TI, self.weight, bias_O).to(x_TI.dtype)
+
+    @staticmethod
+    def num_bytes(num_outputs: int, num_inputs: int) -> int:
+        return num_outputs * (num_inputs + 4)
+
+
+KINDS: dict[str, type[QuantizedLinear]] = {
+    "int8": Int8Linear,
+    "int4": Int4Linear,
+    "fp8": Float8Linear,
+}
 """By --quantization."""
 
 

@@ -42,6 +42,7 @@ log = logging.getLogger(__name__)
 
 ON_GPUS_ALONE = {
     "int4": "runs on GPUs only; a CPU keeps the 4 bits of a GGUF file that has them (Q4_0 or Q4_1)",
+    "fp8": "runs on GPUs of compute capability 8.9 or more only",
 }
 
 Progress = Callable[[str, str, float], None]

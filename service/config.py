@@ -74,7 +74,7 @@ class EngineConfig:
     threads: int = knob(0, "Threads that compute the model; 0: as many as there are usable cores.")
     quantization: str = knob(
         "auto",
-        "int8, or on a GPU int4; none: weights as they are; auto: int8 where a CPU has it.",
+        "int8, on a GPU also int4 or fp8; none: as the model; auto: int8 where a CPU has it.",
     )
     dtype: str = knob(
         "auto", "float32, bfloat16 or float16; auto: on a GPU halves, on a CPU what is fastest."
@@ -105,7 +105,7 @@ class EngineConfig:
         for name in [field_.name for field_ in fields(self) if field_.name not in words]:
             value = getattr(self, name)
             require(value < INT64_END, name, value, f"take less than {INT64_END}")
-        one_of(self, ("auto", "none", "int8", "int4"), "quantization")
+        one_of(self, ("auto", "none", "int8", "int4", "fp8"), "quantization")
         one_of(self, ("none", "prompt-lookup"), "speculative")
         one_of(self, ("auto", "float32", "bfloat16", "float16"), "dtype")
         one_of(self, ("auto", "fp8"), "kv_cache_dtype")

@@ -16,7 +16,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from model.attention import triton_paged
-from model.triton import attention, fused, sampling, weight_only
+from model.triton import attention, few_bits, fused, sampling
 
 INT64, INT32, FLOAT32 = "*i64", "i32", "*fp32"
 HEADS = {"H": 32, "K": 8, "P": 16}
@@ -81,20 +81,21 @@ def sampling_kernels() -> list[Kernel]:
     ]
 
 
-def weight_only_kernels(dtype: torch.dtype, num_outputs: int) -> list[Kernel]:
+def few_bits_kernels(dtype: torch.dtype, num_outputs: int) -> list[Kernel]:
     types = dict.fromkeys(("x", "bias", "y"), TYPES[dtype]) | {"codes": "*i8", "scales": FLOAT32}
     types |= dict.fromkeys(WEIGHT_ONLY_SIZES, INT32)
-    how = weight_only.launch(num_outputs, dtype)
+    how = few_bits.launch(num_outputs, dtype)
     options = {name: how.pop(name) for name in ("num_warps", "num_stages")}
     constants = {"BIASED": True} | how
     return [
         (
-            weight_only.multiply_int8,
+            few_bits.multiply_int8,
             types,
-            constants | {"BLOCK_I": weight_only.BLOCK_I},
+            constants | {"BLOCK_I": few_bits.BLOCK_I},
             options,
         ),
-        (weight_only.multiply_int4, types | INT4, constants, options),
+        (few_bits.multiply_int4, types | INT4, constants, options),
+        (few_bits.encode_rows, types | {"codes": "*u8"}, {"BLOCK": 4096}, {"num_warps": 8}),
     ]
 
 
@@ -120,8 +121,8 @@ def main() -> None:
     kernels += attention_kernels(torch.float16, 256, is_float8=True)
     kernels += fused_kernels() + sampling_kernels()
     for dtype in TYPES:
-        kernels += weight_only_kernels(dtype, 1024)
-        kernels += weight_only_kernels(dtype, weight_only.FEW_OUTPUTS)
+        kernels += few_bits_kernels(dtype, 1024)
+        kernels += few_bits_kernels(dtype, few_bits.FEW_OUTPUTS)
     for kernel in kernels:
         print(kernel[0].__name__, shared_bytes(kernel, int(sys.argv[1])), flush=True)
 

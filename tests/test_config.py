@@ -93,6 +93,9 @@ def test_defaults_are_valid(config: type[Any]) -> None:
     assert config() == config()
 
 
+WEIGHTS = ("auto", "none", "int8", "int4", "fp8")
+
+
 @pytest.mark.parametrize(
     ("config", "name", "value", "remedy"),
     [
@@ -107,7 +110,7 @@ def test_defaults_are_valid(config: type[Any]) -> None:
             for field in fields(EngineConfig)
             if isinstance(field.default, int | float)
         ],
-        (EngineConfig, "quantization", "int2", "take one of ('auto', 'none', 'int8', 'int4')"),
+        (EngineConfig, "quantization", "int2", f"take one of {WEIGHTS}"),
         (EngineConfig, "dtype", "int4", "take one of ('auto', 'float32', 'bfloat16', 'float16')"),
         (EngineConfig, "kv_cache_dtype", "int8", "take one of ('auto', 'fp8')"),
         (EngineConfig, "gpu_memory_utilization", 1.1, "take 0 to 1"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from model import kernels, linear_self_test, weight_only
+from model import few_bits, kernels, linear_self_test
 from model.attention import reference, self_test
 from model.attention.backend import Place, UnfitError
 from model.errors import ModelError
@@ -16,8 +16,9 @@ from model.kernels import PLAIN, Kernels, choose
 from model.kv_cache import CPU
 from tests.tiny_llama import CONFIG
 
+BY = ("by_int8", "by_int4", "by_float8")
 CUDA = Place(torch.device("cuda"), torch.bfloat16, torch.bfloat16)
-PRODUCTS = SimpleNamespace(by_int8=weight_only.by_int8, by_int4=weight_only.by_int4)
+PRODUCTS = SimpleNamespace(**{name: getattr(few_bits, name) for name in BY})
 STEPS = SimpleNamespace(check=lambda *args: None, fused="fused", TritonSampler="sampler")
 
 
@@ -42,7 +43,7 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         "model.triton.self_test": STEPS,
         "model.attention.triton_paged": backend(),
         "model.attention.varlen": backend(),
-        "model.triton.weight_only": PRODUCTS,
+        "model.triton.few_bits": PRODUCTS,
     }
 
     def check_products(quantization: str, products: Any, config: object, place: Place) -> None:
@@ -51,6 +52,7 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     monkeypatch.setattr(kernels, "import_module", import_module)
     monkeypatch.setattr(self_test, "check", check)
+    monkeypatch.setattr(kernels, "check_float8", lambda place: None)
     monkeypatch.setattr(kernels, "linear_self_test", SimpleNamespace(check=check_products))
     return found
 
@@ -92,7 +94,7 @@ def test_pytorch_is_left_where_nothing_else_does(
     ]
 
 
-@pytest.mark.parametrize("quantization", ["int8", "int4"])
+@pytest.mark.parametrize("quantization", ["int8", "int4", "fp8"])
 def test_products_are_tried_with_the_weights_that_are_asked_for(
     quantization: str, modules: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -102,18 +104,29 @@ def test_products_are_tried_with_the_weights_that_are_asked_for(
     assert caplog.messages == [f"weights: {quantization}", "attention: triton_paged, on cuda"]
 
 
+def test_a_gpu_without_float8_is_told_before_anything_is_tried(
+    modules: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(place: Place) -> None:
+        raise ModelError(f"{place.device} is too old: take int8")
+
+    monkeypatch.setattr(kernels, "check_float8", check)
+    with pytest.raises(ModelError, match=r"^cuda is too old: take int8$"):
+        choose(CONFIG, CUDA, "fp8")
+
+
 @pytest.mark.parametrize("quantization", ["auto", "none"])
 def test_weights_are_as_they_are_unless_others_are_asked_for(
     quantization: str, modules: dict[str, Any]
 ) -> None:
     chosen = choose(CONFIG, CUDA, quantization)
-    assert (chosen.quantization, chosen.products) == ("none", weight_only)
+    assert (chosen.quantization, chosen.products) == ("none", few_bits)
 
 
 @pytest.mark.parametrize(
     ("products", "problem"),
     [
-        (None, "no model.triton.weight_only"),
+        (None, "no model.triton.few_bits"),
         (SimpleNamespace(by_int8=lambda x_TI, *_: x_TI.new_zeros(len(x_TI), 80)), "a product of"),
     ],
 )
@@ -121,9 +134,9 @@ def test_weights_that_cannot_be_had_are_an_error(
     products: Any, problem: str, modules: dict[str, Any]
 ) -> None:
     """And nothing else is taken instead, as it was asked for."""
-    del modules["model.triton.weight_only"]
+    del modules["model.triton.few_bits"]
     if products:
-        modules["model.triton.weight_only"] = products
+        modules["model.triton.few_bits"] = products
     with pytest.raises(
         ModelError, match=rf"^quantization is int8, but this GPU.*\({problem}.*take"
     ):

@@ -8,6 +8,7 @@ from model.errors import ModelError
 from model.float8 import FLOAT8
 from model.kv_cache import KVCache
 from model.place import (
+    check_float8,
     check_gpu_memory,
     choose_place,
     gpu_pages,
@@ -29,6 +30,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         "set_device": lambda index: None,
         "is_bf16_supported": lambda: True,
         "mem_get_info": lambda: (10 * GIB, 80 * GIB),
+        "capability": (8, 9),
+        "get_device_capability": lambda place: facts["capability"],
         "empty_cache": lambda: None,
         "reset_peak_memory_stats": lambda: None,
         "synchronize": lambda: None,
@@ -50,6 +53,14 @@ def test_numbers_follow_the_device(monkeypatch: pytest.MonkeyPatch, gpu: dict[st
     assert chosen("auto")[1] == torch.float16
     monkeypatch.setattr("model.place.torch.cuda.is_available", lambda: False)
     assert chosen("auto") == (torch.device("cpu"), torch.float32, torch.float32)
+
+
+def test_products_in_eight_bits_want_a_new_gpu(gpu: dict[str, Any]) -> None:
+    place = choose_place(dtype="auto", kv_cache_dtype="auto")
+    check_float8(place)
+    gpu["capability"] = (8, 6)
+    with pytest.raises(ModelError, match=r"fp8, which wants .* 8.9 .*has 8.6: take int8$"):
+        check_float8(place)
 
 
 def test_each_process_of_a_host_has_a_gpu_to_itself(gpu: dict[str, Any]) -> None:

@@ -355,12 +355,21 @@ def test_numbers_that_cannot_be_had_are_refused(
         load(folder, quantization="int8", **changes)
 
 
-def test_what_a_cpu_cannot_have_is_refused(folder: Path) -> None:
-    with pytest.raises(ModelError, match=r"int4, which runs on GPUs only; a CPU.*take int8, auto"):
-        load(folder, quantization="int4")
+@pytest.mark.parametrize(
+    ("quantization", "message"),
+    [
+        ("int4", r"int4, which runs on GPUs only; a CPU keeps the 4 bits of .*: take int8, auto"),
+        ("fp8", r"fp8, which runs on GPUs of compute capability 8.9 or more only: take int8, auto"),
+    ],
+)
+def test_weights_that_a_cpu_cannot_have_are_refused(
+    quantization: str, message: str, folder: Path
+) -> None:
+    with pytest.raises(ModelError, match=message):
+        load(folder, quantization=quantization)
 
 
-@pytest.mark.parametrize("quantization", ["auto", "none", "int8", "int4"])
+@pytest.mark.parametrize("quantization", ["auto", "none", "int8", "int4", "fp8"])
 def test_a_gpu_is_asked_for_weights_as_they_are_wanted(
     quantization: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

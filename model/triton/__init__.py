@@ -5,7 +5,7 @@ numbers.py     products, a hyperbolic tangent, the eight bits of e4m3
 attention.py   the kernels of model.attention.triton_paged
 fused.py       what model.fused has: sum and norm, rotation and cache, gate
 sampling.py    model.sampling's draws, without the host
-weight_only.py model.weight_only's products, with weights of few bits
+few_bits.py    model.few_bits's products
 
 No launch parameter (blocks, warps, stages) has been measured: they were chosen by what the compiler
 reports for sm_80, sm_89 and sm_90, and by what the shared memory of an L4 (99 KiB to a program)

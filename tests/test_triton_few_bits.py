@@ -9,17 +9,18 @@ from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from model import linear_self_test
+from model import float8, linear_self_test
 from model.attention.backend import Place, UnfitError
 from model.quantized_linear import KINDS
-from model.triton import weight_only as triton
+from model.triton import few_bits as triton
 from tests.tiny_llama import CONFIG
 from tests.triton_device import DEVICE
 
 TOLERANCES = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 dtypes = st.sampled_from([*TOLERANCES])
-methods = st.sampled_from(["int8", "int4"])
-METHODS = pytest.mark.parametrize("method", ["int8", "int4"])
+methods = st.sampled_from([*KINDS])
+METHODS = pytest.mark.parametrize("method", [*KINDS])
+OURS = pytest.mark.parametrize("method", ["int8", "int4"])
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +64,7 @@ def test_it_is_pytorchs_product(
     assert_close(y_TO, layer.reference(x_TI), rtol=bound, atol=bound)
 
 
-@METHODS
+@OURS
 @pytest.mark.parametrize("dtype", [*TOLERANCES], ids=str)
 def test_a_token_has_the_same_bits_in_any_batch(method: str, dtype: torch.dtype) -> None:
     layer = KINDS[method](random(50, 700), products=triton)
@@ -80,6 +81,21 @@ def test_few_and_many_outputs_are_the_same_products(monkeypatch: pytest.MonkeyPa
     assert_close(layer(x_TI), few_TO)
 
 
+@settings(max_examples=30, deadline=None)
+@given(num_tokens=st.integers(1, 4), num_inputs=st.integers(1, 300), dtype=dtypes)
+def test_inputs_are_rounded_as_pytorch_rounds_them(
+    num_tokens: int, num_inputs: int, dtype: torch.dtype
+) -> None:
+    """To the bit, in rows of several blocks."""
+    x_TI = random(num_tokens, num_inputs + 3).to(dtype)[:, :num_inputs]
+    x_TI[0] *= 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(triton, "ENCODED_AT_ONCE", 64)
+        (codes_TI, scales_T), wanted = triton.encoded(x_TI), float8.encoded(x_TI)
+    assert torch.equal(scales_T, wanted[1])
+    assert torch.equal(codes_TI.float(), wanted[0].float())
+
+
 @METHODS
 def test_they_pass_the_self_test(method: str) -> None:
     linear_self_test.check(method, triton, CONFIG, Place(DEVICE, torch.bfloat16, torch.bfloat16))
@@ -88,17 +104,21 @@ def test_they_pass_the_self_test(method: str) -> None:
 @METHODS
 def test_what_is_wrong_is_found_out(method: str) -> None:
     place = Place(DEVICE, torch.float32, torch.float32)
+    name = "by_float8" if method == "fp8" else f"by_{method}"
 
     def check(change: float, change_alone: float) -> None:
         def by(x_TI: Tensor, *what: object) -> Tensor:
-            y_TO = getattr(triton, f"by_{method}")(x_TI, *what)
+            y_TO = getattr(triton, name)(x_TI, *what)
             return y_TO + change + (change_alone if len(x_TI) == 1 else 0)
 
-        products = SimpleNamespace(by_int8=by, by_int4=by)
+        products = SimpleNamespace(**{name: by})
         linear_self_test.check(method, products, CONFIG, place)
 
     check(0, 0)
     with pytest.raises(UnfitError, match=r"^a product of 24 inputs and 80 outputs is 1 off PyT"):
         check(1, 0)
+    if not KINDS[method].has_own_bits:
+        check(0, 1)
+        return
     with pytest.raises(UnfitError, match=r"^a token's bits depend on what is beside it in a prod"):
         check(0, 1)

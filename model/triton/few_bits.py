@@ -1,9 +1,12 @@
-"""model.weight_only's products: weights become numbers of the model's own type in registers, and
+"""model.few_bits's products: weights become numbers of the model's own type in registers, and
 matrix units multiply them, with sums in float32.
 
 Tiles have one size, whatever the number of tokens, and go through all inputs from the first to the
 last. So a token's sums have one order, and the same bits in any batch. It is no size for long
 prompts: their products may take longer than those of plain weights.
+
+Of fp8 only the rounding is done here: the product is that of the library that PyTorch takes, and
+its order is its own affair.
 
 Shapes: T packed tokens, O outputs, I inputs, J inputs filled up, B = J/2 bytes,
 G groups, M inputs of a group. Within a kernel, of a tile.
@@ -14,13 +17,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from model.weight_only import GROUP, Int4Matrix, Int8Matrix
+from model.few_bits import GROUP, Float8Matrix, Int4Matrix, Int8Matrix, scaled_product
+from model.float8 import FLOAT8, LEAST_AMPLITUDE, MOST
+from model.triton.numbers import to_float8
 
 BLOCK_T = 32
 BLOCK_I = 128
+ENCODED_AT_ONCE = 4096
 FEW_OUTPUTS = 8192
 """Fewer make smaller tiles, lest most of a GPU's processors have none."""
 
+_MOST, _LEAST_AMPLITUDE = tl.constexpr(MOST), tl.constexpr(LEAST_AMPLITUDE)
 _GROUP = tl.constexpr(GROUP)
 _INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
@@ -43,6 +50,23 @@ def by_int4(x_TI: Tensor, matrix: Int4Matrix, bias_O: Tensor | None) -> Tensor:
         *shape, row_len, BIASED=bias_O is not None, **how,
     )  # fmt: skip
     return y_TO
+
+
+def by_float8(x_TI: Tensor, matrix: Float8Matrix, bias_O: Tensor | None) -> Tensor:
+    return scaled_product(*encoded(x_TI), matrix, bias_O, dtype=x_TI.dtype)
+
+
+def encoded(x_TI: Tensor) -> tuple[Tensor, Tensor]:
+    """model.float8's function."""
+    num_tokens, num_inputs = x_TI.shape
+    codes_TI = torch.empty(num_tokens, num_inputs, dtype=torch.uint8, device=x_TI.device)
+    scales_T = torch.empty(num_tokens, device=x_TI.device)
+    block = min(ENCODED_AT_ONCE, triton.next_power_of_2(num_inputs))
+    encode_rows[num_tokens,](
+        x_TI, codes_TI, scales_T, x_TI.stride(0), num_inputs, BLOCK=block,
+        num_warps=max(block // 512, 1),
+    )  # fmt: skip
+    return codes_TI.view(FLOAT8), scales_T
 
 
 def _prepared(
@@ -117,6 +141,25 @@ def multiply_int4(
             sums_of_half_OT = _product(codes_of_half_OM - zeros_O[:, None], tile_MT)
             sums_OT += sums_of_half_OT * scales_O[:, None]
     _store(y, sums_OT, bias, outputs_O, tokens_T, num_tokens, num_outputs, BIASED)
+
+
+@triton.jit
+def encode_rows(x, codes, scales, x_stride, num_inputs, BLOCK: tl.constexpr):
+    """Grid (T,)."""
+    token = tl.program_id(0).to(tl.int64)
+    inputs_I = tl.arange(0, BLOCK)
+    x_I, codes_I = x + token * x_stride + inputs_I, codes + token * num_inputs + inputs_I
+    most_I = tl.zeros([BLOCK], tl.float32)
+    for first in range(0, num_inputs, BLOCK):
+        tile_I = tl.load(x_I + first, mask=inputs_I < num_inputs - first, other=0.0)
+        most_I = tl.maximum(most_I, tl.abs(tile_I.to(tl.float32)))
+    scale = tl.div_rn(tl.maximum(tl.max(most_I, 0), _LEAST_AMPLITUDE), _MOST)
+    tl.store(scales + token, scale)
+    for first in range(0, num_inputs, BLOCK):
+        mask_I = inputs_I < num_inputs - first
+        tile_I = tl.load(x_I + first, mask=mask_I, other=0.0).to(tl.float32)
+        tile_I = tl.div_rn(tile_I, tl.broadcast_to(scale, tile_I.shape))
+        tl.store(codes_I + first, to_float8(tile_I), mask=mask_I)
 
 
 @triton.jit

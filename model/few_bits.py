@@ -1,7 +1,8 @@
-"""Matrices of few bits that are multiplied with numbers of a model's own type, and how by PyTorch.
+"""Matrices of few bits, and their products with numbers of a model's own type, by PyTorch.
 
     int8   weight = code · scale             one scale for each output
     int4   weight = (code - zero) · scale    scale and zero for each GROUP inputs of an output
+    fp8    weight = code · scale             one scale for each output; codes are e4m3
 
 Nothing is calibrated: scales follow from the largest and the least weights. Those of int4 are
 bfloat16, and its codes are rounded to what these became. A weight of 0 stays 0. Inputs are filled
@@ -10,8 +11,10 @@ up with such, so that no kernel has to look where they end:
     int8   codes_OJ, scales_O
     int4   codes_OB    of each two groups, the first one's codes are the low halves of the bytes
            scales_GO, zeros_GO
+    fp8    codes_OI, scales_O
 
-PyTorch's products are the reference for model.triton.weight_only, which has the same functions.
+Of these, fp8 alone rounds what comes in as well: each token's numbers to e4m3, with a scale of its
+own. PyTorch's products are the reference for model.triton.few_bits, which has the same functions.
 
 Shapes: T packed tokens, O outputs, I inputs, J inputs filled up, B = J/2 bytes,
 G groups, M inputs of a group.
@@ -21,7 +24,9 @@ from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear, pad
+from torch.nn.functional import ScalingType, linear, pad, scaled_mm
+
+from model import float8
 
 GROUP = 64
 FILLED = 128
@@ -42,12 +47,19 @@ class Int4Matrix(NamedTuple):
     zeros_GO: Tensor
 
 
+class Float8Matrix(NamedTuple):
+    codes_OI: Tensor
+    scales_O: Tensor
+
+
 class Products(Protocol):
     """A module with these functions, which give y_TO in the numbers of x_TI. Sums are float32."""
 
     def by_int8(self, x_TI: Tensor, matrix: Int8Matrix, bias_O: Tensor | None) -> Tensor: ...
 
     def by_int4(self, x_TI: Tensor, matrix: Int4Matrix, bias_O: Tensor | None) -> Tensor: ...
+
+    def by_float8(self, x_TI: Tensor, matrix: Float8Matrix, bias_O: Tensor | None) -> Tensor: ...
 
 
 def by_int8(x_TI: Tensor, matrix: Int8Matrix, bias_O: Tensor | None) -> Tensor:
@@ -56,6 +68,31 @@ def by_int8(x_TI: Tensor, matrix: Int8Matrix, bias_O: Tensor | None) -> Tensor:
 
 def by_int4(x_TI: Tensor, matrix: Int4Matrix, bias_O: Tensor | None) -> Tensor:
     return _product(x_TI, of_int4(matrix), bias_O)
+
+
+def by_float8(x_TI: Tensor, matrix: Float8Matrix, bias_O: Tensor | None) -> Tensor:
+    return scaled_product(*float8.encoded(x_TI), matrix, bias_O, dtype=x_TI.dtype)
+
+
+def scaled_product(
+    codes_TI: Tensor,
+    scales_T: Tensor,
+    matrix: Float8Matrix,
+    bias_O: Tensor | None,
+    *,
+    dtype: torch.dtype,
+) -> Tensor:
+    """By the library that PyTorch takes. On GPUs it wants inputs and outputs in sixteens."""
+    y_TO = scaled_mm(
+        codes_TI,
+        matrix.codes_OI.T,
+        scales_T[:, None],
+        ScalingType.RowWise,
+        matrix.scales_O[None],
+        ScalingType.RowWise,
+        output_dtype=dtype,
+    )
+    return y_TO if bias_O is None else y_TO.add_(bias_O)
 
 
 def to_int8(weight_OI: Tensor) -> Int8Matrix:
