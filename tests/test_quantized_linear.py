@@ -9,11 +9,12 @@ from torch import Tensor, nn
 from model import few_bits, float8
 from model.batch import Row
 from model.config import load_config
+from model.few_bits import Products
 from model.kernels import PLAIN
 from model.packing import pack
 from model.quantized_linear import KINDS, QuantizedLinear
 from model.transformer import Transformer
-from model.triton import few_bits as triton
+from model.weights import load as loading
 from model.weights.load import load_model, weight_bytes
 from tests import families
 from tests.tiny_llama import empty_cache
@@ -27,8 +28,13 @@ class RoundedInputs(nn.Linear):
         return super().forward(float8.decoded(*float8.encoded(x_TI)))
 
 
-def load(folder: Path, method: str, dtype: torch.dtype = torch.float32) -> Transformer:
-    kernels = PLAIN._replace(quantization=method, products=triton)
+def load(
+    folder: Path,
+    method: str,
+    dtype: torch.dtype = torch.float32,
+    products: Products = few_bits,
+) -> Transformer:
+    kernels = PLAIN._replace(quantization=method, products=products)
     return load_model(
         folder, load_config(folder), report=lambda *_: None, kernels=kernels, dtype=dtype
     )
@@ -88,7 +94,6 @@ def test_where_the_codes_of_int4_lie() -> None:
 @METHODS
 @pytest.mark.parametrize("kind", ["Llama", "Qwen2", "Mixtral", "GPT-2"])
 def test_a_model_is_that_of_the_rounded_weights(method: str, kind: str, tmp_path: Path) -> None:
-    """Kernels are Triton's, interpreted."""
     families.KINDS[kind].make().save_pretrained(tmp_path)
     model = load(tmp_path, method)
     layers = rounded(model)
@@ -107,13 +112,34 @@ def test_a_model_is_that_of_the_rounded_weights(method: str, kind: str, tmp_path
     torch.testing.assert_close(ours, logits(model), rtol=tolerance, atol=tolerance)
 
 
+def num_bytes(model: Transformer) -> int:
+    """Of what is there, a tied head once."""
+    tensors = {t.data_ptr(): t for t in [*model.parameters(), *model.buffers()] if not t.is_meta}
+    return sum(t.nbytes for t in tensors.values()) - model.frequency.nbytes
+
+
 @METHODS
 @pytest.mark.parametrize("kind", ["Llama", "Qwen2", "Qwen3-MoE", "Falcon 40B"])
 def test_memory_is_what_was_counted(method: str, kind: str, tmp_path: Path) -> None:
     families.KINDS[kind].make().save_pretrained(tmp_path)
     model, config = load(tmp_path, method, torch.bfloat16), load_config(tmp_path)
-    tensors = {t.data_ptr(): t for t in [*model.parameters(), *model.buffers()]}
-    taken = sum(t.nbytes for t in tensors.values()) - model.frequency.nbytes
+    taken = num_bytes(model)
     head = config.vocab_size * config.hidden_size * 2  # which packing would have twice
     counted = weight_bytes(config, quantization=method, dtype=torch.bfloat16)
     assert taken == counted - head
+
+
+def test_matrices_are_rounded_as_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At no time does the model hold more than it will in the end."""
+    families.KINDS["Llama"].make().save_pretrained(tmp_path)
+    held: list[int] = []
+
+    def set_and_count(model: Transformer, parameter: str, values: Tensor) -> None:
+        set_parameter(model, parameter, values)
+        held.append(num_bytes(model))
+
+    set_parameter = loading._set
+    monkeypatch.setattr(loading, "_set", set_and_count)
+    model = load(tmp_path, "int4", torch.bfloat16)
+    assert len(held) > 20
+    assert max(held) == num_bytes(model)

@@ -1,6 +1,7 @@
 """Triton's products with weights of few bits, against PyTorch's, and in a whole model."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,8 @@ from model import float8, linear_self_test
 from model.attention.backend import Place, UnfitError
 from model.quantized_linear import KINDS
 from model.triton import few_bits as triton
+from tests import families
+from tests.test_quantized_linear import load, logits
 from tests.tiny_llama import CONFIG
 from tests.triton_device import DEVICE
 
@@ -122,3 +125,13 @@ def test_what_is_wrong_is_found_out(method: str) -> None:
         return
     with pytest.raises(UnfitError, match=r"^a token's bits depend on what is beside it in a prod"):
         check(0, 1)
+
+
+@METHODS
+@pytest.mark.parametrize("kind", ["Llama", "Qwen2", "Mixtral"])
+def test_a_model_has_the_logits_that_it_has_by_pytorch(
+    method: str, kind: str, tmp_path: Path
+) -> None:
+    families.KINDS[kind].make().save_pretrained(tmp_path)
+    ours = logits(load(tmp_path, method, products=triton))
+    assert_close(ours, logits(load(tmp_path, method)), rtol=1e-4, atol=1e-4)
