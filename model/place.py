@@ -31,12 +31,17 @@ def has_gpu() -> bool:
 
 def check_float8(place: Place) -> None:
     """Of products; a cache wants nothing."""
-    major, minor = torch.cuda.get_device_capability(place.device)
-    if (major, minor) < FLOAT8_CAPABILITY:
+    if not multiplies_float8(place.device):
+        major, minor = torch.cuda.get_device_capability(place.device)
         raise ModelError(
             f"quantization is fp8, which wants a GPU of compute capability 8.9 or more, but this "
             f"one has {major}.{minor}: take int8"
         )
+
+
+def multiplies_float8(device: torch.device) -> bool:
+    """A CPU does, slowly."""
+    return device.type != "cuda" or torch.cuda.get_device_capability(device) >= FLOAT8_CAPABILITY
 
 
 def _take_gpu(index: int) -> torch.device:

@@ -38,11 +38,14 @@ if "--dry-run" in sys.argv:  # before triton is imported, and for the server as 
 
 import torch
 
+from model import linear_self_test
 from model.attention import self_test as attention_test, triton_paged
 from model.attention.backend import Place
 from model.device import CpuDevice, CudaDevice, Device
+from model.place import multiplies_float8
+from model.quantized_linear import KINDS
 from model.transformer import Transformer
-from model.triton import self_test as steps_test
+from model.triton import few_bits, self_test as steps_test
 from scripts.gpu import offline, report, server
 from scripts.gpu.folder import write_folder
 from scripts.gpu.loads import DRY, FULL, WAYS, Load, Scale, Shape, Way, other_loads, protocol
@@ -97,6 +100,11 @@ def check_kernels(shape: Shape, place: Place) -> int:
         "attention": lambda: attention_test.check(triton_paged, shape.config, place),
         "norms, rotation, cache, gates, draws": lambda: steps_test.check(shape.config, place),
     }
+    for name in KINDS:
+        if name != "fp8" or multiplies_float8(place.device):
+            checks[f"products with {name}"] = partial(
+                linear_self_test.check, name, few_bits, shape.config, place
+            )
     num_wrong = 0
     for kernels, check in checks.items():
         try:

@@ -67,7 +67,7 @@ def servers_of(folder: Path) -> list[int]:
 def test_a_dry_run_goes_every_way_and_leaves_nothing_behind(tmp_path: Path) -> None:
     done = run("--dry-run", folder=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.count(": as the reference") == 2
+    assert done.stdout.count(": as the reference") == 5
     rows = [row for row in cells(done.stdout, SHAPE.name) if len(row) == 7]
     assert [row[1:4] for row in rows] == [
         [load, *("on" if is_on else "off" for is_on in way)]
