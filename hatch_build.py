@@ -20,14 +20,17 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 NATIVE = Path("model/native")
 OPTIONS = ["-std=gnu11", "-O3", "-Wall", "-Wextra", "-Wno-psabi", "-fPIC", "-shared", "-pthread"]
-X86_TARGETS = {
-    "amx": [
-        *("-march=x86-64-v4", "-mavx512vnni", "-mavx512bf16"),
-        *("-mamx-tile", "-mamx-int8", "-mamx-bf16"),
-    ],
-    "avx512bf16": ["-march=x86-64-v4", "-mavx512vnni", "-mavx512bf16"],
-    "avx512vnni": ["-march=x86-64-v4", "-mavx512vnni"],
-    "avx2": ["-march=x86-64-v3"],
+TARGETS = {
+    "x86_64": {
+        "amx": [
+            *("-march=x86-64-v4", "-mavx512vnni", "-mavx512bf16"),
+            *("-mamx-tile", "-mamx-int8", "-mamx-bf16"),
+        ],
+        "avx512bf16": ["-march=x86-64-v4", "-mavx512vnni", "-mavx512bf16"],
+        "avx512vnni": ["-march=x86-64-v4", "-mavx512vnni"],
+        "avx2": ["-march=x86-64-v3"],
+    },
+    "aarch64": {"dotprod": ["-march=armv8.2-a+dotprod"]},
 }
 """Options by the names in model/native/library.py, where it says which processor takes which."""
 
@@ -46,7 +49,7 @@ def compile_all(root: Path, options: tuple[str, ...] = ()) -> bool:
     if not sys.platform.startswith("linux") or compiler is None:
         print("no C compiler, so the native model isn't built", file=sys.stderr)
         return False
-    targets = {"plain": []} | (X86_TARGETS if platform.machine() == "x86_64" else {})
+    targets = {"plain": []} | TARGETS.get(platform.machine(), {})
     sources = sorted(str(path) for path in (root / NATIVE).glob("*.c"))
     running = {
         name: start([compiler, *OPTIONS, *flags, *options, *sources], root / NATIVE, name)

@@ -243,7 +243,7 @@ def test_a_processor_gets_the_fastest_build_that_it_can_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cpuinfo = tmp_path / "cpuinfo"
-    for build in ("amx", "avx2", "plain"):
+    for build in ("amx", "avx2", "dotprod", "plain"):
         (tmp_path / f"octavo_{build}.so").touch()
     v3 = "avx avx2 bmi1 bmi2 f16c fma abm movbe xsave"
     v4 = f"{v3} avx512f avx512bw avx512cd avx512dq avx512vl avx512_vnni avx512_bf16"
@@ -254,6 +254,8 @@ def test_a_processor_gets_the_fastest_build_that_it_can_run(
     for granted, expected in [(True, ["amx", "avx2", "plain"]), (False, ["avx2", "plain"])]:
         monkeypatch.setattr("model.native.library._grants_tiles", lambda granted=granted: granted)
         assert builds(tmp_path, cpuinfo) == expected
+    cpuinfo.write_text("processor : 0\nFeatures : fp asimd asimdhp asimddp\n")
+    assert builds(tmp_path, cpuinfo) == ["dotprod", "plain"]
     cpuinfo.write_text("processor : 0\n")
     assert builds(tmp_path, cpuinfo) == ["plain"]
     assert builds(tmp_path / "nowhere", cpuinfo) == []

@@ -3,7 +3,6 @@
 Knows no tensors. The structures mirror those of product.h, attention.h and forward.h.
 """
 
-import platform
 from ctypes import CDLL, POINTER, Structure, c_double, c_float, c_int, c_int32, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
@@ -27,6 +26,7 @@ NEEDED_FLAGS = {
     "avx512bf16": V4 | {"avx512_vnni", "avx512_bf16"},
     "avx512vnni": V4 | {"avx512_vnni"},
     "avx2": V3,
+    "dotprod": frozenset(["asimddp"]),
     "plain": frozenset[str](),
 }
 """What each build needs of the processor, by Linux's names; the fastest first."""
@@ -87,7 +87,7 @@ class Batch(Structure):
 
 def builds(folder: Path = FOLDER, cpuinfo: Path = CPUINFO) -> list[str]:
     """Those that are there and that this processor can run, the fastest first."""
-    flags = _flags(cpuinfo) if platform.machine() == "x86_64" else frozenset[str]()
+    flags = _flags(cpuinfo)
     return [
         build
         for build, needed in NEEDED_FLAGS.items()
@@ -128,7 +128,7 @@ def _file(folder: Path, build: str) -> Path:
 
 
 def _flags(cpuinfo: Path) -> frozenset[str]:
+    """ARM's are called features."""
     lines = cpuinfo.read_text().splitlines()
-    return next(
-        (frozenset(line.split()) for line in lines if line.startswith("flags")), frozenset()
-    )
+    found = (line for line in lines if line.startswith(("flags", "Features")))
+    return frozenset(next(found, "").split())

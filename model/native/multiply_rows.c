@@ -7,8 +7,8 @@
 #define MOST_ROWS 4 /* whose sums sixteen registers hold */
 #endif
 
-#if defined(__AVX2__) && !defined(__AVX512VNNI__)
-#define BYTES_BY_HALVES
+#if !defined(__AVX512VNNI__) && (defined(__AVX2__) || defined(__ARM_FEATURE_DOTPROD))
+#define BYTES_BY_HALVES /* as they have products of nibbles, but not of unsigned bytes */
 #endif
 
 /* In these, num_rows is known to the compiler, so that all sums stay in registers. */

@@ -16,6 +16,9 @@
 #ifdef __AVX2__
 #include <immintrin.h>
 #endif
+#ifdef __ARM_FEATURE_DOTPROD
+#include <arm_neon.h>
+#endif
 
 #if defined(__AVX512F__)
 #define LANES 16
@@ -176,6 +179,8 @@ INLINE i32s dot_nibbles(i32s acc, u32s nibbles, uint32_t four)
     acc = (i32s)_mm256_add_epi16((__m256i)acc, _mm256_maddubs_epi16((__m256i)nibbles, in));
     __asm__("" : "+x"(acc)); /* or GCC adds only after more products than registers hold */
     return acc;
+#elif defined(__ARM_FEATURE_DOTPROD)
+    return (i32s)vdotq_s32((int32x4_t)acc, (int8x16_t)nibbles, (int8x16_t)vdupq_n_u32(four));
 #else
     return dot_bytes(acc, nibbles, four);
 #endif
