@@ -4,6 +4,7 @@ import shutil
 import signal
 import ssl
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -94,6 +95,15 @@ def test_a_unix_socket(tmp_path: Path) -> None:
     assert not path.exists()
 
 
+@pytest.fixture
+def _heard() -> Iterator[None]:
+    """What is started under nohup would ignore hangups, too."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("_heard")
 def test_without_keys_or_certificates_a_hangup_ends_the_server(tmp_path: Path) -> None:
     """As when its terminal is closed."""
     with launched(tmp_path) as server:
