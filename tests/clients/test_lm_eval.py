@@ -19,14 +19,14 @@ from tests.served import SECONDS, serve
 from tests.smollm2 import load_by_transformers
 
 TASKS = Path(__file__).parent / "data"
-LM_EVAL = Path(__file__).parents[2] / ".venv/lm-eval/bin/lm_eval"
+FOLDER = Path(__file__).parents[2] / ".venv/lm-eval"
+LM_EVAL = FOLDER / "bin/lm_eval"
 MAX_TOKENS = 8
 """As counting.yaml has it."""
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 
 pytestmark = [
-    pytest.mark.skipif(not LM_EVAL.exists(), reason="make test-clients-heavy"),
-    pytest.mark.slow,
+    pytest.mark.skipif(not (FOLDER / "installed").exists(), reason="make heavy-clients"),
     pytest.mark.timeout(900),  # lm-eval alone takes half a minute to import
 ]
 
