@@ -155,7 +155,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     def check_order(self) -> None:
         """Who left the queue in this step were the first of their tenant and priority."""
-        waiting = {sequence.request.id for sequence in self.engine.waiting}
+        waiting = {sequence.request.id for sequence in self.engine._scheduler.waiting}
         started = [name for name in self.queued if name not in waiting]
         self.queued = [name for name in self.queued if name in waiting]
         for late in started:

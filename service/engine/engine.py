@@ -8,7 +8,7 @@ step N, whose output is committed then.
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import NamedTuple
 
 from model.batch import Batch, Collect, OverlappingRunner, Runner
@@ -81,10 +81,6 @@ class Engine:
             num_free_pages=self._blocks.num_free,
             num_pages=self._blocks.num_pages,
         )
-
-    @property
-    def waiting(self) -> Iterable[Sequence]:
-        return self._scheduler.waiting
 
     @property
     def has_work(self) -> bool:
