@@ -6,8 +6,8 @@ tokens that a step takes from the one before are on every rank's own device, sin
 same. Nor can the others run away: rank 0 tells of a step when it has collected all but one of those
 before, and to what it has collected every rank has contributed.
 
-Every half second it tells them that it is there. So those that wait needn't wait for ever, and whoever
-has died is missed soon, wherever it ran and whatever was being computed.
+Every half second it tells them that it is there. So those that wait needn't wait for ever, and
+whoever has died is missed soon, wherever it ran and whatever was being computed.
 """
 
 import logging
