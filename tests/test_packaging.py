@@ -1,6 +1,7 @@
 """What we would publish works: sdist, wheel from it, and the command in a fresh environment."""
 
 import json
+import os
 import subprocess
 import sys
 import sysconfig
@@ -20,18 +21,25 @@ print(json.dumps([service.__file__, owners["service"], owners["model"]]))
 """
 
 
-def run(*command: str | Path, cwd: Path) -> str:
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+def run(*command: str | Path, cwd: Path, **variables: str) -> str:
+    environment = os.environ | variables
+    done = subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the sdist, and the wheel that was built from it."""
+    """A folder with the sdist, and the wheel that was built from it: unoptimized, which takes a
+    fraction of the time; the install that runs these tests was built the other way."""
     folder = tmp_path_factory.mktemp("dist")
+    compiler = tmp_path_factory.mktemp("compiler") / "cc"
+    compiler.write_text(f'#!/bin/sh\nexec {os.environ.get("CC", "cc")} "$@" -O0\n')
+    compiler.chmod(0o755)
     build = [sys.executable, "-m", "build", "--no-isolation", "--outdir"]
-    run(*build, folder, ROOT, cwd=folder)
+    run(*build, folder, ROOT, cwd=folder, CC=str(compiler))
     return folder
 
 
