@@ -253,8 +253,8 @@ def test_frequency_divisors_in_a_gguf_are_llama3_scaling(tmp_path: Path) -> None
 def test_to_build_the_model_imports_nothing_more() -> None:
     """Drawing first weights would import torch.compile, which takes a second."""
     check = (
-        "import sys; from model.weights.load import skeleton; from tests.tiny_llama import CONFIG;"
-        "before = set(sys.modules); skeleton(CONFIG);"
+        "import sys; from model.config import ModelConfig; from model.weights.load import skeleton;"
+        f"before = set(sys.modules); skeleton({CONFIG!r});"
         "sys.exit(sorted(sys.modules.keys() - before - {'torch.utils._device'}) or 0)"
     )
     subprocess.run([sys.executable, "-c", check], check=True)
