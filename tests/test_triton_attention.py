@@ -47,6 +47,7 @@ def agree(case: Case, **how: Any) -> None:
     assert_close(out_THD, case.wanted(**how), rtol=bound, atol=bound)
 
 
+@pytest.mark.no_cover
 @settings(max_examples=12, deadline=None)
 @given(
     sizes=sizes,
@@ -81,6 +82,7 @@ def test_any_head_dim(head_dim: int) -> None:
     agree(Case(((1, 90), (5, 60)), head_dim=head_dim, device=DEVICE))
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("window", [None, 50])
 @pytest.mark.parametrize("cache_dtype", [None, FLOAT8], ids=["", "float8"])
 def test_a_row_has_the_same_bits_alone_and_in_any_batch(
@@ -96,6 +98,7 @@ def test_a_row_has_the_same_bits_alone_and_in_any_batch(
     assert torch.equal(shuffled, torch.cat([together[row] for row in order]))
 
 
+@pytest.mark.no_cover
 def test_how_many_programs_share_the_splits_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(((1, 300), (1, 20)), device=DEVICE)
     out_THD = case.attended(triton_paged)

@@ -57,6 +57,7 @@ def both(logits_SV: Tensor, draws: list[Draw]) -> tuple[list[int], list[int]]:
     return ours_S.tolist(), Sampler(vocab_size).draw(logits_SV, draws).tolist()
 
 
+@pytest.mark.no_cover
 @settings(max_examples=12, deadline=None)
 @given(
     draws=st.lists(st.tuples(st.integers(0, 1 << 20), params), min_size=1, max_size=2),
@@ -68,6 +69,7 @@ def test_any_draw_is_that_of_the_cpu(draws: list[Draw], vocab_size: int, scale: 
     assert ours == theirs
 
 
+@pytest.mark.no_cover
 @settings(max_examples=10, deadline=None)
 @given(draw=st.tuples(st.integers(0, 1 << 20), params), num_levels=st.integers(1, 5))
 def test_of_equal_logits_the_lower_ids_are_kept(draw: Draw, num_levels: int) -> None:
@@ -79,6 +81,7 @@ def test_of_equal_logits_the_lower_ids_are_kept(draw: Draw, num_levels: int) -> 
     assert ours == theirs
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_a_masked_token_is_never_drawn(way: SamplingParams) -> None:
     logits_SV = torch.full((2, 700), -math.inf)
@@ -95,6 +98,7 @@ def test_the_highest_and_the_lowest_temperature() -> None:
     assert ours == theirs
 
 
+@pytest.mark.no_cover
 def test_a_row_draws_the_same_alone_and_in_any_batch() -> None:
     ways = WAYS[1::2]
     logits_SV = random_logits(len(ways), 520).to(DEVICE)
@@ -105,6 +109,7 @@ def test_a_row_draws_the_same_alone_and_in_any_batch() -> None:
         assert sampler.draw(logits_SV[row : row + 1], [draw]) == together[row]
 
 
+@pytest.mark.no_cover
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
 def test_a_row_of_no_numbers_harms_no_other(poison: float) -> None:

@@ -55,6 +55,7 @@ def generated(kernels: Kernels, changes: dict[str, Any]) -> list[list[int]]:
     return known
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(
     "changes",
     [
