@@ -123,6 +123,7 @@ def test_any_text_is_told_the_same_however_it_is_split(
     assert parse(format, [text[a:b] for a, b in pairwise(bounds)]) == whole
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize(
     "unit", ["<", "<tool_call", " ", "{", '{"name": "', "[TOOL_CALLS", "[ARGS]", '"\\']
