@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import LlamaForCausalLM
@@ -70,6 +70,7 @@ def test_paged_is_padded_is_one_at_a_time(sizes: list[tuple[int, int]], window: 
 
 @settings(max_examples=40, deadline=None)
 @given(sizes)
+@example([(16, 0), (16, 1)])  # which differed where there is no AVX-512
 def test_padding_changes_no_real_tokens_output_by_a_bit(sizes: list[tuple[int, int]]) -> None:
     """In float64, however much of it the other sequences bring about."""
     rows = rows_of(sizes)

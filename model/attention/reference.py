@@ -1,7 +1,9 @@
 """The obvious attention: gathers pages, masks padding and future, calls PyTorch's attention.
 
-Neighbouring rows with as many queries share a group, so that no query is ever padded; keys are
-padded to the group's longest context. The runner puts alike rows next to each other:
+Neighbouring rows with as many queries share a group, so that no query is ever padded; the keys of
+single queries are padded to the group's longest context. Several queries beside more keys would get
+other bits from PyTorch on processors without AVX-512, so those rows have as many pages as well. The
+runner puts alike rows next to each other:
 
     queries of a row     1   1   1   │ 1   1   │ 7       │ 480
     pages of its keys    2   3   3   │ 20  22  │ 1       │ 30
@@ -120,11 +122,13 @@ def _softcapped_attention(
 
 
 def _alike(query_lens: list[int], num_pages: list[int]) -> Iterator[tuple[int, int]]:
-    """Ranges of rows with as many queries, where the padding costs less than one group more."""
+    """Ranges of rows with as many queries, where padding costs less than one group more, or where
+    there is none."""
     first, widest = 0, num_pages[0]
     for row in range(1, len(query_lens)):
         padding = (row - first) * (num_pages[row] - widest)
-        if query_lens[row] != query_lens[first] or padding > GROUP_COST:
+        most = GROUP_COST if query_lens[row] == 1 else 0
+        if query_lens[row] != query_lens[first] or padding > most:
             yield first, row
             first, widest = row, 0
         widest = max(widest, num_pages[row])
