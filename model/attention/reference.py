@@ -126,9 +126,9 @@ def _alike(query_lens: list[int], num_pages: list[int]) -> Iterator[tuple[int, i
     there is none."""
     first, widest = 0, num_pages[0]
     for row in range(1, len(query_lens)):
-        padding = (row - first) * (num_pages[row] - widest)
-        most = GROUP_COST if query_lens[row] == 1 else 0
-        if query_lens[row] != query_lens[first] or padding > most:
+        wider = num_pages[row] - widest
+        fits = (row - first) * wider <= GROUP_COST if query_lens[row] == 1 else wider == 0
+        if query_lens[row] != query_lens[first] or not fits:
             yield first, row
             first, widest = row, 0
         widest = max(widest, num_pages[row])
