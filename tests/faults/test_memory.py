@@ -12,9 +12,8 @@ from pathlib import Path
 from tests.processes import Server, serving, wait_until
 from tests.served import at_once
 
-MOST_BYTES = 24 << 20
-"""More than it has when it is ready. It takes a MiB with each step, one for each token at least;
-and all requests are there before it ends, as later ones would be told to come back."""
+MOST_BYTES = 8 << 20
+"""More than it has when it is ready. It takes a MiB with each step, one for each token at least."""
 BODIES = [{"prompt": [n, n + 1], "max_tokens": 60, "ignore_eos": True, "seed": n} for n in range(8)]
 
 
