@@ -29,6 +29,7 @@ from typing import Any
 import httpx
 
 from benchmarks.faults import GOOD_KEYS, KEY, Faults
+from benchmarks.peers.measure import resident_bytes
 from benchmarks.streams import words
 from service import cli, hub
 from tests.processes import (
@@ -41,6 +42,7 @@ from tests.processes import (
 )
 from tests.served import OCTAVO, SECONDS
 
+MIB = 1 << 20
 MOST_GROWTH = 0.03
 SAMPLE_SECONDS = 2.0
 NUM_ROWS = 12
@@ -148,7 +150,7 @@ class Soak:
                 Sample(
                     seconds=time.monotonic() - started,
                     api_mib=resident_mib(self.server.pid),
-                    engine_mib=sum(map(resident_mib, children(self.server.pid))),
+                    engine_mib=sum(map(resident_bytes, children(self.server.pid))) / MIB,
                     running=now["octavo_requests_running"],
                     waiting=now["octavo_requests_waiting"],
                 )
