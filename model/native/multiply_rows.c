@@ -7,7 +7,7 @@
 #define MOST_ROWS 4 /* whose sums sixteen registers hold */
 #endif
 
-#if !defined(__AVX512VNNI__) && (defined(__AVX2__) || defined(__ARM_FEATURE_DOTPROD))
+#if LANES == 8 || defined(__ARM_FEATURE_DOTPROD)
 #define BYTES_BY_HALVES /* as they have products of nibbles, but not of unsigned bytes */
 #endif
 

@@ -174,7 +174,7 @@ INLINE i32s dot_bytes(i32s acc, u32s bytes, uint32_t four)
  * AVX2 multiplies bytes into sums of 16 bits, which have room for that. */
 INLINE i32s dot_nibbles(i32s acc, u32s nibbles, uint32_t four)
 {
-#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+#if LANES == 8
     const __m256i in = _mm256_set1_epi32((int)four);
     acc = (i32s)_mm256_add_epi16((__m256i)acc, _mm256_maddubs_epi16((__m256i)nibbles, in));
     __asm__("" : "+x"(acc)); /* or GCC adds only after more products than registers hold */
@@ -188,7 +188,7 @@ INLINE i32s dot_nibbles(i32s acc, u32s nibbles, uint32_t four)
 
 INLINE i32s sum_of_nibbles(i32s acc)
 {
-#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+#if LANES == 8
     return (i32s)_mm256_madd_epi16((__m256i)acc, _mm256_set1_epi16(1));
 #else
     return acc;
