@@ -24,7 +24,7 @@ from model.kv_cache import CPU
 from model.linear import packed
 from model.parallel import ALONE, Ranks, share
 from model.place import check_gpu_memory
-from model.quantized_linear import KINDS, is_rounded
+from model.quantized_linear import KINDS, QuantizedLinear, is_rounded
 from model.transformer import Transformer
 from model.weights import gguf_tensors, safetensors
 from model.weights.changes import changed
@@ -84,8 +84,8 @@ def load_model(
     model = skeleton(config, kernels, ranks)
 
     def take(parameter: str, values: Tensor) -> None:
-        stays = kernels.quantization == "none" or not is_rounded(parameter.removesuffix(".weight"))
-        _set(model, parameter, values.to(device, dtype if stays else torch.float32))
+        kind = _quantized_kind(parameter.removesuffix(".weight"), kernels)
+        _set(model, parameter, values.to(device, torch.float32 if kind else dtype))
 
     read_parameters(path, config, take, report=report, ranks=ranks)
     if config.tied_head:
@@ -163,10 +163,14 @@ def _set(model: Transformer, parameter: str, values: Tensor) -> None:
 
 
 def _ready(name: str, linear: nn.Linear, kernels: Kernels) -> nn.Module:
-    if kernels.quantization == "none" or not is_rounded(name):
-        return packed(linear)
-    kind = KINDS[kernels.quantization]
-    return kind(linear.weight.detach(), linear.bias, products=kernels.products)
+    if kind := _quantized_kind(name, kernels):
+        return kind(linear.weight.detach(), linear.bias, products=kernels.products)
+    return packed(linear)
+
+
+def _quantized_kind(name: str, kernels: Kernels) -> type[QuantizedLinear] | None:
+    """What a layer of this name becomes; None: it stays as it is."""
+    return KINDS.get(kernels.quantization) if is_rounded(name) else None
 
 
 def _source(path: Path, config: ModelConfig) -> tuple[dict[str, Place], list[StoredTensor]]:
