@@ -28,10 +28,13 @@ class QuantizedLinear(nn.Module, ABC):
         """weight_OI: float32."""
         super().__init__()
         self.num_inputs, self.bias, self.products = weight_OI.shape[1], bias_O, products
-
-    def _keep(self, **tensors: Tensor) -> None:
-        for name, values in tensors.items():
+        for name, values in self.rounded(weight_OI)._asdict().items():
             self.register_buffer(name, values, persistent=False)
+
+    @staticmethod
+    @abstractmethod
+    def rounded(weight_OI: Tensor) -> Int8Matrix | Int4Matrix | Float8Matrix:
+        """Its matrix, of which each tensor is kept by its name."""
 
     @property
     @abstractmethod
@@ -55,11 +58,9 @@ class Int8Linear(QuantizedLinear):
     codes_OJ: Tensor
     scales_O: Tensor
 
-    def __init__(
-        self, weight_OI: Tensor, bias_O: nn.Parameter | None = None, *, products: Products
-    ) -> None:
-        super().__init__(weight_OI, bias_O, products=products)
-        self._keep(**few_bits.to_int8(weight_OI)._asdict())
+    @staticmethod
+    def rounded(weight_OI: Tensor) -> Int8Matrix:
+        return few_bits.to_int8(weight_OI)
 
     @property
     def matrix(self) -> Int8Matrix:
@@ -85,11 +86,9 @@ class Int4Linear(QuantizedLinear):
     scales_GO: Tensor
     zeros_GO: Tensor
 
-    def __init__(
-        self, weight_OI: Tensor, bias_O: nn.Parameter | None = None, *, products: Products
-    ) -> None:
-        super().__init__(weight_OI, bias_O, products=products)
-        self._keep(**few_bits.to_int4(weight_OI)._asdict())
+    @staticmethod
+    def rounded(weight_OI: Tensor) -> Int4Matrix:
+        return few_bits.to_int4(weight_OI)
 
     @property
     def matrix(self) -> Int4Matrix:
@@ -116,12 +115,9 @@ class Float8Linear(QuantizedLinear):
     scales_O: Tensor
     has_own_bits = False
 
-    def __init__(
-        self, weight_OI: Tensor, bias_O: nn.Parameter | None = None, *, products: Products
-    ) -> None:
-        super().__init__(weight_OI, bias_O, products=products)
-        codes_OI, scales_O = float8.encoded(weight_OI)
-        self._keep(codes_OI=codes_OI, scales_O=scales_O)
+    @staticmethod
+    def rounded(weight_OI: Tensor) -> Float8Matrix:
+        return Float8Matrix(*float8.encoded(weight_OI))
 
     @property
     def matrix(self) -> Float8Matrix:
