@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from scripts.gpu.loads import WAYS, Way
 
 HTTP = " over HTTP"
@@ -116,7 +118,4 @@ def _ways(way: Way) -> list[str]:
 
 def quantile(values: Sequence[float], share: float) -> float:
     """The value below which that share of the others is, in between two if need be."""
-    ordered = sorted(values)
-    place = (len(ordered) - 1) * share
-    low, high = ordered[int(place)], ordered[min(int(place) + 1, len(ordered) - 1)]
-    return low + (high - low) * (place - int(place))
+    return float(np.quantile(values, share))
