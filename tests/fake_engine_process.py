@@ -1,8 +1,8 @@
 """An engine process with a fake model: `python -m tests.fake_engine_process [fault]`.
 
 Faults: `unloadable` reports a user's mistake; `crash-loading` ends before it is ready; `poison`
-dies when a batch holds token 49; `mute` falls silent on it;
-`die-after-3` dies in its fourth step; `growing` takes a MiB more with each.
+dies when a batch holds token 49; `mute` falls silent on it; `die-after-3` dies in its fourth step;
+`growing` takes 8 MiB of addresses more with each, and its time.
 """
 
 import os
@@ -16,14 +16,14 @@ from service.engine.messages import EngineSpec
 from tests.fakes_engine import ObedientRunner
 
 POISON = 49
-MIB = 1 << 20
+BALLAST_BYTES = 8 << 20
 
 
 class FaultyRunner(ObedientRunner):
     def __init__(self, fault: str) -> None:
         super().__init__(num_pages=64)
         self.fault = fault
-        self.ballast: list[bytearray] = []
+        self.ballast: list[bytes] = []
 
     def run(self, batch: Batch) -> StepOutput:
         if self.fault == "die-after-3" and len(self.batches) == 3:
@@ -34,7 +34,8 @@ class FaultyRunner(ObedientRunner):
             if self.fault == "mute":
                 time.sleep(3600)
         if self.fault == "growing":
-            self.ballast.append(bytearray(MIB))
+            self.ballast.append(bytes(BALLAST_BYTES))
+            time.sleep(0.02)
         time.sleep(0.001)
         return super().run(batch)
 
