@@ -16,6 +16,7 @@ from model.footprint import native_page_bytes
 from model.kv_cache import KVCache
 from model.native.cache import NativeCache
 from model.native.library import INPUT_GROUP, PAGE_SIZE, PHASES, WEIGHT_GROUP, builds
+from model.native.memory import BLOCK_BYTES, Room
 from model.native.transformer import NativeTransformer, is_native
 from model.packing import pack
 from model.runner import load_runner
@@ -172,6 +173,16 @@ def test_heads_that_the_library_has_no_room_for_run_in_pytorch() -> None:
 
 def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def test_parts_of_a_room_begin_where_vectors_may_and_share_nothing() -> None:
+    room = Room()
+    parts = [room.take(size) for size in (1, 64, 65, 0, BLOCK_BYTES, 2 * BLOCK_BYTES + 1, 3)]
+    assert [len(part) for part in parts] == [1, 64, 65, 0, BLOCK_BYTES, 2 * BLOCK_BYTES + 1, 3]
+    assert all(part.data_ptr() % 64 == 0 for part in parts)
+    for number, part in enumerate(parts):
+        part[:1], part[-1:] = number, number
+    assert all((part[[0, -1]] == number).all() for number, part in enumerate(parts) if len(part))
 
 
 def test_a_cache_takes_memory_as_it_is_written() -> None:

@@ -2,9 +2,11 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #define ALIGNMENT 64
+#define LARGE_PAGE (2 << 20)
 
 State *state_create(int num_threads)
 {
@@ -61,8 +63,11 @@ char *reserve(State *state, size_t size)
 {
     if (size > state->size) {
         free(state->memory);
-        state->memory = aligned_alloc(ALIGNMENT, size);
+        size = (size + LARGE_PAGE - 1) / LARGE_PAGE * LARGE_PAGE;
+        state->memory = aligned_alloc(LARGE_PAGE, size);
         state->size = state->memory == NULL ? 0 : size;
+        if (state->memory != NULL)
+            madvise(state->memory, size, MADV_HUGEPAGE); /* rows are far apart */
     }
     return state->memory;
 }

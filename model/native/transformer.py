@@ -30,6 +30,7 @@ from model.native.library import (
     Model,
     load,
 )
+from model.native.memory import Room
 from model.packing import RaggedBatch
 from model.rope import inverse_frequencies
 from model.weights.load import Report, check_memory, read_parameters
@@ -37,6 +38,7 @@ from model.weights.names import FREQUENCY_DIVISORS
 
 KEPT_TYPES = ("Q4_0", "Q4_1")
 """Of GGUF files: their 4 bits are packed as they are."""
+SCALE_BYTES = 2
 
 
 class NativeTransformer:
@@ -46,6 +48,7 @@ class NativeTransformer:
         self._state = _create_state(self._library, threads)
         finalize(self, self._library.state_destroy, self._state)
         self._layers = (Layer * config.num_layers)()
+        self._room = Room()
         self._tensors: dict[str, Tensor] = {}
         """What the structures point into."""
         self._model = Model(
@@ -95,8 +98,8 @@ class NativeTransformer:
         num_groups = -(-num_inputs // WEIGHT_GROUP)
         num_rows = sum(-(-len(part) // BLOCK) for part in parts) * BLOCK
         code_bytes, num_scales = (WEIGHT_GROUP, 1) if is_float else (WEIGHT_GROUP // 2, 4)
-        codes = torch.empty(num_rows, num_groups, code_bytes, dtype=torch.uint8)
-        scales = torch.empty(num_rows, num_groups, num_scales, dtype=torch.int16)
+        codes = self._room.take(num_rows * num_groups * code_bytes)
+        scales = self._room.take(num_rows * num_groups * num_scales * SCALE_BYTES)
         matrix = Matrix(
             num_groups * WEIGHT_GROUP,
             len(weights),
