@@ -15,7 +15,7 @@ from model.errors import ModelError
 from model.footprint import native_page_bytes
 from model.kv_cache import KVCache
 from model.native.cache import NativeCache
-from model.native.library import INPUT_GROUP, PAGE_SIZE, PHASES, WEIGHT_GROUP, builds
+from model.native.library import INPUT_GROUP, PAGE_SIZE, PHASES, TILED, WEIGHT_GROUP, builds
 from model.native.memory import BLOCK_BYTES, Room
 from model.native.transformer import NativeTransformer, is_native
 from model.packing import pack
@@ -38,11 +38,11 @@ def native(model: Transformer, build: str, *, threads: int = 1) -> NativeTransfo
     return ours
 
 
-def in_steps(x: Tensor, size: int, *, coarse: bool = False) -> Tensor:
-    """Each group rounded to 127 steps of its largest magnitude; a coarse step is a bfloat16."""
+def in_steps(x: Tensor, size: int, *, num_steps: int = 127, coarse: bool = False) -> Tensor:
+    """Each group rounded to steps of its largest magnitude; a coarse step is a bfloat16."""
     width = x.shape[-1]
     groups = nn.functional.pad(x, (0, -width % size)).reshape(*x.shape[:-1], -1, size)
-    step = groups.abs().amax(-1, keepdim=True) / 127
+    step = groups.abs().amax(-1, keepdim=True) / num_steps
     if coarse:
         step = ((step.view(torch.int32) + 0xFFFF) & -0x10000).view(torch.float32)
     rounded = (groups / step.clamp(min=1e-30)).round() * step
@@ -52,18 +52,21 @@ def in_steps(x: Tensor, size: int, *, coarse: bool = False) -> Tensor:
 class Emulated(nn.Module):
     """A linear layer that rounds what it multiplies as the native product does."""
 
-    def __init__(self, linear: nn.Linear) -> None:
+    def __init__(self, linear: nn.Linear, build: str) -> None:
         super().__init__()
-        self.weight = in_steps(linear.weight.detach(), WEIGHT_GROUP, coarse=True)
+        self.is_tiled = build in TILED
+        size = linear.in_features if self.is_tiled else WEIGHT_GROUP
+        self.weight = in_steps(linear.weight.detach(), size, coarse=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.linear(in_steps(x, INPUT_GROUP), self.weight)
+        size, num_steps = (x.shape[-1], 127 * 256) if self.is_tiled else (INPUT_GROUP, 127)
+        return nn.functional.linear(in_steps(x, size, num_steps=num_steps), self.weight)
 
 
-def emulated(model: Transformer) -> Transformer:
+def emulated(model: Transformer, build: str) -> Transformer:
     linears = {n: m for n, m in model.named_modules() if isinstance(m, nn.Linear)}
     for name, linear in linears.items():
-        model.set_submodule(name, Emulated(linear))
+        model.set_submodule(name, Emulated(linear, build))
     return model
 
 
@@ -94,7 +97,7 @@ def test_logits_are_those_of_pytorch_with_the_same_rounding(
     theirs.embedding.weight.mul_(config.hidden_size**0.5)
     if config.tied_head:
         theirs.head.weight = theirs.embedding.weight
-    ours, theirs = native(theirs, build), emulated(theirs)
+    ours, theirs = native(theirs, build), emulated(theirs, build)
     batch = pack(some_rows([(9, 0), (1, 0), (40, 0), (3, 0)]), page_size=PAGE_SIZE)
     expected = theirs.logits(
         theirs.hidden(
@@ -245,7 +248,7 @@ def test_phases_are_timed_when_asked_to() -> None:
 def test_a_step_reads_each_matrix_once() -> None:
     """Of 8 bits, with a scale of two bytes for each 64, and padded to whole groups and blocks."""
     config = replace(CONFIG, hidden_size=64, intermediate_size=128, num_heads=8)
-    model = native(random_transformer(config, dtype=torch.float32), builds()[0])
+    model = native(random_transformer(config, dtype=torch.float32), "plain")
     num_weights = num_parameters(config) - (2 * config.num_layers + 1) * config.hidden_size
     assert model.bytes_read == num_weights * (1 + 2 / 64)
 

@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from model.native.library import BLOCK, INPUT_GROUP, WEIGHT_GROUP, Matrix, builds, declare, load
+from model.native.library import (
+    BLOCK,
+    INPUT_GROUP,
+    TILED,
+    WEIGHT_GROUP,
+    Matrix,
+    builds,
+    declare,
+    load,
+)
 
 STORE, ADD, SWIGLU = range(3)
 Floats = NDArray[np.float32]
@@ -25,9 +34,12 @@ class Quantized(Structure):
     )
 
 
-@pytest.fixture(params=builds())
-def library(request: pytest.FixtureRequest) -> CDLL:
-    library = load(request.param)
+any_build = pytest.mark.parametrize("build", builds())
+build_of_4_bits = pytest.mark.parametrize("build", [name for name in builds() if name not in TILED])
+
+
+def declared(build: str) -> CDLL:
+    library = load(build)
     declare(library, "team_create", [c_int], c_void_p)
     declare(library, "team_destroy", [c_void_p])
     floats = [c_void_p, c_int, c_int, POINTER(Quantized), c_int]
@@ -44,10 +56,11 @@ def library(request: pytest.FixtureRequest) -> CDLL:
 class Bench:
     """A matrix and what is needed to multiply by it."""
 
-    def __init__(self, library: CDLL, num_outputs: int, num_inputs: int, *, bits: int) -> None:
-        self.library = library
+    def __init__(self, build: str, num_outputs: int, num_inputs: int, *, bits: int) -> None:
+        self.library = declared(build)
         self.num_values = num_inputs
         self.width = -(-num_inputs // WEIGHT_GROUP) * WEIGHT_GROUP
+        self.codes_each = 2 if build in TILED else 1
         num_blocks = -(-num_outputs // BLOCK) + 1
         self.codes = np.full(num_blocks * BLOCK * self.width, 255, np.uint8)
         self.scales = np.full(len(self.codes) // WEIGHT_GROUP * 4, 0x3F80, np.uint16)
@@ -74,11 +87,11 @@ class Bench:
     ) -> Floats:
         num_rows, stride = len(x_TK), self.num_outputs // (2 if ending == SWIGLU else 1)
         out = np.full((num_rows, stride), np.nan, np.float32) if out is None else out.copy()
-        codes = np.zeros((num_rows, self.width), np.int8)
+        codes = np.zeros((num_rows, self.width * self.codes_each), np.int8)
         scales, offsets = (
             np.zeros((num_rows, self.width // INPUT_GROUP), kind) for kind in (np.float32, np.int32)
         )
-        sums = np.zeros((num_rows, -(-scales.shape[1] // 16) * 16), np.uint16)
+        sums = np.zeros(scales.shape, np.uint16)
         parts = Quantized(*(part.ctypes.data for part in (codes, scales, offsets, sums)))
         for row, x_K in enumerate(np.ascontiguousarray(x_TK)):
             self.library.quantize_row(
@@ -103,12 +116,18 @@ def groups(x: Floats, size: int) -> NDArray[np.float64]:
     return padded.reshape(len(x), -1, size)
 
 
-def quantized_inputs(x_TK: Floats) -> NDArray[np.float64]:
+def coded_together(x_TK: Floats, size: int, build: str) -> NDArray[np.float64]:
+    """In groups of a scale each."""
+    return groups(x_TK, x_TK.shape[1] if build in TILED else size)
+
+
+def quantized_inputs(x_TK: Floats, build: str) -> NDArray[np.float64]:
     """Their values after quantization, in groups."""
-    grouped = groups(x_TK, INPUT_GROUP)
+    grouped = coded_together(x_TK, INPUT_GROUP, build)
+    largest = np.float32(127 * 256 if build in TILED else 127)
     most = np.abs(grouped).max(-1, keepdims=True).astype(np.float32)
     safe = np.where(most > 0, most, np.float32(1))
-    return np.rint(grouped * (np.float32(127) / safe)) * (safe / np.float32(127))
+    return np.rint(grouped * (largest / safe)) * (safe / largest)
 
 
 def random(*shape: int, seed: int = 0) -> Floats:
@@ -120,7 +139,8 @@ def random(*shape: int, seed: int = 0) -> Floats:
 
 
 def random_inputs(num_rows: int, num_inputs: int) -> Floats:
-    """None so near the middle of two codes that a fused multiplication would round it elsewhere."""
+    """None so near the middle of two codes, by groups, that a fused multiplication would round it
+    elsewhere."""
     x_TK = random(num_rows, num_inputs, seed=1)
     steps = np.abs(groups(x_TK, INPUT_GROUP)).max(-1).repeat(INPUT_GROUP, -1) / 127
     codes = np.divide(x_TK, steps[:, :num_inputs], out=np.zeros(x_TK.shape), where=x_TK != 0)
@@ -134,28 +154,31 @@ def check(actual: Floats, expected: NDArray[np.float64], *, relative: float = 2e
 SHAPES = [(16, 64), (5, 24), (33, 96), (96, 576), (7, 1536)]
 
 
+@any_build
 @pytest.mark.parametrize("shape", SHAPES)
 def test_weights_of_8_bits_are_off_by_half_a_step_at_most(
-    library: CDLL, shape: tuple[int, int]
+    build: str, shape: tuple[int, int]
 ) -> None:
     """Seen through inputs that are quantized without an error: one 1 in each row."""
     weights_NK = random(*shape)
-    bench = Bench(library, *shape, bits=8)
+    bench = Bench(build, *shape, bits=8)
     bench.pack(weights_NK)
     found_NK = bench.multiply(np.eye(shape[1], dtype=np.float32)).T
-    most = np.abs(groups(weights_NK, WEIGHT_GROUP)).max(-1).repeat(WEIGHT_GROUP, -1)
+    grouped = coded_together(weights_NK, WEIGHT_GROUP, build)
+    most = np.abs(grouped).max(-1).repeat(grouped.shape[-1], -1)
     steps = most[:, : shape[1]] / 127 * (1 + 2**-7)
     assert (np.abs(found_NK - weights_NK) <= steps / 2 + 1e-6 * np.abs(weights_NK)).all()
 
 
+@any_build
 @pytest.mark.parametrize("num_rows", [1, 2, 3, 4, 5, 6, 7, 8, 9, 70, 130])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_products_with_8_bits(library: CDLL, shape: tuple[int, int], num_rows: int) -> None:
-    bench = Bench(library, *shape, bits=8)
+def test_products_with_8_bits(build: str, shape: tuple[int, int], num_rows: int) -> None:
+    bench = Bench(build, *shape, bits=8)
     bench.pack(random(*shape))
     weights_NK = bench.multiply(np.eye(shape[1], dtype=np.float32)).T.astype(np.float64)
     x_TK = random_inputs(num_rows, shape[1])
-    inputs_TK = quantized_inputs(x_TK).reshape(num_rows, -1)[:, : shape[1]]
+    inputs_TK = quantized_inputs(x_TK, build).reshape(num_rows, -1)[:, : shape[1]]
     check(bench.multiply(x_TK), inputs_TK @ weights_NK.T, relative=1e-5)
 
 
@@ -167,38 +190,52 @@ def random_blocks(num_rows: int, num_groups: int, *, has_least: bool) -> NDArray
     return np.concatenate((halves.view(np.uint8), codes), axis=-1)
 
 
-def values_of(blocks: NDArray[np.uint8]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def parts_of(blocks: NDArray[np.uint8]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Each block's codes times its scale, and its least value; after the format's description."""
     codes = blocks[..., -16:]
     low_first = np.concatenate((codes & 15, codes >> 4), axis=-1).astype(np.float64)
     halves = np.ascontiguousarray(blocks[..., :-16]).view(np.float16).astype(np.float64)
     scale = halves[..., :1]
     least = halves[..., 1:] if halves.shape[-1] == 2 else -8 * scale
-    return low_first * scale, as_bf16(least)
+    return low_first * scale, least
 
 
+@pytest.mark.parametrize("build", [name for name in builds() if name in TILED])
+@pytest.mark.parametrize("has_least", [True, False], ids=["Q4_1", "Q4_0"])
+def test_blocks_of_4_bits_are_packed_as_their_values_are(build: str, has_least: bool) -> None:
+    blocks = random_blocks(33, 3, has_least=has_least)
+    ours, theirs = (Bench(build, 33, 3 * INPUT_GROUP, bits=8) for _ in range(2))
+    ours.pack_blocks(blocks)
+    scaled, least = parts_of(blocks)
+    theirs.pack((scaled + least).reshape(33, -1).astype(np.float32))
+    assert np.array_equal(ours.codes, theirs.codes)
+    assert np.array_equal(ours.scales, theirs.scales)
+
+
+@build_of_4_bits
 @pytest.mark.parametrize("has_least", [True, False], ids=["Q4_1", "Q4_0"])
 @pytest.mark.parametrize("num_rows", [1, 2, 3, 4, 5, 6, 7, 8, 9, 70, 130])
 @pytest.mark.parametrize("shape", [(16, 2), (5, 1), (33, 3), (96, 18), (7, 48)])
 def test_products_with_4_bits(
-    library: CDLL, shape: tuple[int, int], num_rows: int, has_least: bool
+    build: str, shape: tuple[int, int], num_rows: int, has_least: bool
 ) -> None:
     blocks = random_blocks(*shape, has_least=has_least)
-    bench = Bench(library, shape[0], shape[1] * INPUT_GROUP, bits=4)
+    bench = Bench(build, shape[0], shape[1] * INPUT_GROUP, bits=4)
     bench.pack_blocks(blocks)
     x_TK = random_inputs(num_rows, shape[1] * INPUT_GROUP)
-    inputs_TGI = quantized_inputs(x_TK)
-    scaled_NGI, least_NG1 = values_of(blocks)
+    inputs_TGI = quantized_inputs(x_TK, build)
+    scaled_NGI, least_NG1 = parts_of(blocks)
     expected = np.einsum("tgi,ngi->tn", inputs_TGI, scaled_NGI)
-    expected += as_bf16(inputs_TGI.sum(-1)) @ least_NG1[..., 0].T
+    expected += as_bf16(inputs_TGI.sum(-1)) @ as_bf16(least_NG1[..., 0]).T
     check(bench.multiply(x_TK), expected, relative=1e-5)
 
 
-@pytest.mark.parametrize("bits", [8, 4])
-def test_a_row_has_the_same_bits_in_any_batch_and_with_any_threads(
-    library: CDLL, bits: int
-) -> None:
-    bench = Bench(library, 200, 576, bits=bits)
+@pytest.mark.parametrize(
+    ("build", "bits"),
+    [(build, 8) for build in builds()] + [(build, 4) for build in builds() if build not in TILED],
+)
+def test_a_row_has_the_same_bits_in_any_batch_and_with_any_threads(build: str, bits: int) -> None:
+    bench = Bench(build, 200, 576, bits=bits)
     bench.pack(random(200, 576)) if bits == 8 else bench.pack_blocks(
         random_blocks(200, 18, has_least=True)
     )
@@ -209,21 +246,23 @@ def test_a_row_has_the_same_bits_in_any_batch_and_with_any_threads(
         assert np.array_equal(part, whole[first:stop])
 
 
-def test_what_is_there_may_be_added_to(library: CDLL) -> None:
-    bench = Bench(library, 20, 64, bits=8)
+@any_build
+def test_what_is_there_may_be_added_to(build: str) -> None:
+    bench = Bench(build, 20, 64, bits=8)
     bench.pack(random(20, 64))
     x_TK, before = random(3, 64, seed=1), random(3, 20, seed=2)
     expected = before.astype(np.float64) + bench.multiply(x_TK)
     check(bench.multiply(x_TK, ending=ADD, out=before), expected)
 
 
+@any_build
 @pytest.mark.parametrize("size", [0.2, 300])
 @pytest.mark.parametrize("half", [16, 40, 97])
-def test_one_half_gates_the_other(library: CDLL, half: int, size: float) -> None:
+def test_one_half_gates_the_other(build: str, half: int, size: float) -> None:
     gate_NK, up_NK = random(half, 64), random(half, 64, seed=4)
-    plain = Bench(library, 2 * half, 64, bits=8)
+    plain = Bench(build, 2 * half, 64, bits=8)
     plain.pack(np.concatenate((gate_NK, up_NK)))
-    paired = Bench(library, 2 * (half + BLOCK), 64, bits=8)
+    paired = Bench(build, 2 * (half + BLOCK), 64, bits=8)
     paired.matrix.num_outputs = paired.num_outputs = 2 * half
     paired.pack(gate_NK, first=0, step=2)
     paired.pack(up_NK, first=1, step=2)

@@ -154,7 +154,6 @@ static void compute_tile(void *context, int item)
 #ifdef __AMX_BF16__
     shape_tiles(tile->num_queries, LANES, LANES / 2);
     attend_tile(tile->num_queries, &state, attention, tile, kv_head);
-    _tile_release();
 #else
     switch (tile->num_queries) {
     case 1: attend_tile(1, &state, attention, tile, kv_head); break;

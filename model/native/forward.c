@@ -8,6 +8,7 @@
 #include "vector.h"
 
 #define ROWS_AN_ITEM 4 /* of work that is done row by row */
+#define STAGGER 16     /* floats, so that rows don't all want the same places of a cache */
 
 typedef struct {
     const Model *model;
@@ -34,8 +35,8 @@ static size_t divide(Step *step, char *memory)
     const size_t T = (size_t)step->num_rows, H = (size_t)model->num_heads;
     const size_t D = (size_t)model->head_dim, F = (size_t)model->intermediate_size;
     const size_t heads = H + 2 * (size_t)model->num_kv_heads, W = (size_t)model->hidden_size;
-    const size_t stride = heads * D > F ? heads * D : F;
-    const size_t K = ((stride > W ? stride : W) + WEIGHT_GROUP - 1) / WEIGHT_GROUP * WEIGHT_GROUP;
+    const size_t width = heads * D > F ? heads * D : F, stride = width + STAGGER;
+    const size_t K = ((width > W ? width : W) + WEIGHT_GROUP - 1) / WEIGHT_GROUP * WEIGHT_GROUP;
     size_t used = 0;
     step->padded_dim = (int)((D + HEAD_STEP - 1) / HEAD_STEP * HEAD_STEP);
     step->stride = (int)stride;
@@ -44,10 +45,10 @@ static size_t divide(Step *step, char *memory)
     step->attended = part(memory, &used, T * H * D, sizeof(float));
     step->rotation = part(memory, &used, T * D, sizeof(float));
     step->queries = part(memory, &used, T * H * (size_t)step->padded_dim, sizeof(uint16_t));
-    step->inputs.codes = part(memory, &used, T * K, 1);
+    step->inputs.codes = part(memory, &used, T * K, CODES_EACH);
     step->inputs.scales = part(memory, &used, T * K / INPUT_GROUP, sizeof(float));
     step->inputs.offsets = part(memory, &used, T * K / INPUT_GROUP, sizeof(int32_t));
-    step->inputs.sums = part(memory, &used, T * num_sums((int)K), sizeof(uint16_t));
+    step->inputs.sums = part(memory, &used, T * K / INPUT_GROUP, sizeof(uint16_t));
     step->tiles = part(memory, &used, (size_t)step->num_tiles, sizeof(Tile));
     return used;
 }

@@ -30,6 +30,8 @@ NEEDED_FLAGS = {
     "plain": frozenset[str](),
 }
 """What each build needs of the processor, by Linux's names; the fastest first."""
+TILED = frozenset(["amx"])
+"""Those that multiply by a tile unit: weights of 8 bits, an output's with one scale."""
 
 
 class Matrix(Structure):

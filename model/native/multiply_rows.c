@@ -1,6 +1,30 @@
 /* By vectors: up to MOST_ROWS at a time, so that they share each load of weights. */
 #include "multiply.h"
 
+#ifndef HAS_TILES
+
+/* The inputs of a product from some row on. */
+typedef struct {
+    const int8_t *codes;
+    const float *scales;
+    const int32_t *offsets;
+    const uint16_t *sums;
+    int num_inputs;
+} Rows;
+
+INLINE Rows rows_from(const Rows *rows, int first)
+{
+    const size_t K = (size_t)rows->num_inputs, G = K / INPUT_GROUP, row = (size_t)first;
+    return (Rows){rows->codes + row * K, rows->scales + row * G, rows->offsets + row * G,
+                  rows->sums + row * G, rows->num_inputs};
+}
+
+/* Of a matrix, BLOCK outputs. */
+typedef struct {
+    const uint8_t *codes;
+    const uint16_t *scales;
+} Block;
+
 #ifdef __AVX512F__
 #define MOST_ROWS 8
 #else
@@ -115,38 +139,19 @@ INLINE void multiply_two_groups(const int num_rows, Outputs *total, const Rows *
     }
 }
 
-/* What the least weights add: pairs of groups' sums times pairs of least weights. The tile unit, if
- * there is one, takes some pairs at once, and adds up their firsts and their seconds; so do these. */
+/* What the least weights add: pairs of groups' sums times pairs of least weights. */
 INLINE void multiply_least(const int num_rows, Outputs *total, const Rows *rows,
                            const uint16_t *scales)
 {
-    const int G = rows->num_inputs / INPUT_GROUP, S = num_sums(rows->num_inputs);
-#ifdef __AMX_BF16__
-    f32s first[MOST_ROWS], second[MOST_ROWS];
-    for (int row = 0; row < num_rows; row++)
-        total[row].part[0] = first[row] = second[row] = all(0);
-    for (int g = 0; g < G; g += 2) {
-        u32s least = load_bits(scales + (2 * g + 2) * BLOCK);
-        for (int row = 0; row < num_rows; row++) {
-            u32s both = (u32s)all_words((int32_t)load_word(rows->sums + row * S + g));
-            first[row] += (f32s)(both << 16) * (f32s)(least << 16);
-            second[row] += (f32s)(both & 0xFFFF0000u) * (f32s)(least & 0xFFFF0000u);
-            if ((g + 2) % SUMS_AT_ONCE == 0 || g + 2 == G) {
-                total[row].part[0] += first[row] + second[row];
-                first[row] = second[row] = all(0);
-            }
-        }
-    }
-#else
+    const int G = rows->num_inputs / INPUT_GROUP;
     EACH_OUTPUT total[row].part[v] = all(0);
     for (int g = 0; g < G; g += 2) {
         u32s least[VECTORS];
         for (int v = 0; v < VECTORS; v++)
             least[v] = load_bits(scales + (2 * g + 2) * BLOCK + 2 * v * LANES);
         EACH_OUTPUT total[row].part[v] = dot_pairs(total[row].part[v], least[v],
-                                              load_word(rows->sums + row * S + g));
+                                              load_word(rows->sums + row * G + g));
     }
-#endif
 }
 
 INLINE void multiply_nibbles(const int num_rows, const Rows *rows, Block block, Outputs *out)
@@ -186,7 +191,7 @@ static void multiply_few(int bits, const Rows *rows, int num_rows, Block block, 
         BY_NUM_ROWS(multiply_bytes)
 }
 
-void multiply_by_vectors(int bits, const Rows *rows, int num_rows, Block block, Outputs *out)
+static void multiply_block(int bits, const Rows *rows, int num_rows, Block block, Outputs *out)
 {
     for (int row = 0; row < num_rows; row += MOST_ROWS) {
         Rows some = rows_from(rows, row);
@@ -194,3 +199,20 @@ void multiply_by_vectors(int bits, const Rows *rows, int num_rows, Block block, 
         multiply_few(bits, &some, left < MOST_ROWS ? left : MOST_ROWS, block, out + row);
     }
 }
+
+void multiply_blocks(const Matrix *matrix, int index, int num_blocks, const Quantized *inputs,
+                     int first_row, int num_rows, Outputs *out)
+{
+    const size_t K = (size_t)matrix->num_inputs, is_small = matrix->bits == 4;
+    const size_t codes_each = K * BLOCK >> is_small;
+    const size_t scales_each = K / WEIGHT_GROUP * BLOCK << 2 * is_small;
+    const Rows whole = {inputs->codes, inputs->scales, inputs->offsets, inputs->sums,
+                        matrix->num_inputs};
+    const Rows rows = rows_from(&whole, first_row);
+    for (int i = index; i < index + num_blocks; i++, out += ROWS_AT_ONCE) {
+        Block block = {matrix->codes + i * codes_each, matrix->scales + i * scales_each};
+        multiply_block(matrix->bits, &rows, num_rows, block, out);
+    }
+}
+
+#endif

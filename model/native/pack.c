@@ -23,37 +23,66 @@ typedef struct {
     int first_block, step;
 } Packing;
 
-/* A group of one row, into lane `lane` of a block. */
-static void pack_group(const float *weights, int num_values, uint8_t *codes, uint16_t *scale)
+/* The inputs that share a scale. */
+static int group_size(const Matrix *matrix)
 {
-    float most = 0;
-    for (int k = 0; k < num_values; k++)
-        most = __builtin_fabsf(weights[k]) > most ? __builtin_fabsf(weights[k]) : most;
-    *scale = bf16_above(most / LARGEST_CODE);
-    uint32_t bits = (uint32_t)*scale << 16;
+#ifdef HAS_TILES
+    return matrix->num_inputs;
+#else
+    (void)matrix;
+    return WEIGHT_GROUP;
+#endif
+}
+
+/* The values from k on; those from num_values on are 0. */
+INLINE f32s values_at(const float *weights, int k, int num_values)
+{
+    float some[LANES] = {0};
+    int left = num_values - k;
+    memcpy(some, weights + k, sizeof(float) * (size_t)(left < 0 ? 0 : left < LANES ? left : LANES));
+    return load(some);
+}
+
+static void pack_group(const float *weights, int num_values, int size, uint8_t *codes,
+                       uint16_t *scale)
+{
+    f32s larges = all(0);
+    for (int k = 0; k < num_values; k += LANES)
+        larges = larger(larges, magnitude(values_at(weights, k, num_values)));
+    *scale = bf16_above(largest(larges) / LARGEST_CODE);
+    const uint32_t bits = (uint32_t)*scale << 16;
     float unit;
     memcpy(&unit, &bits, sizeof unit);
-    for (int k = 0; k < WEIGHT_GROUP; k++) {
-        float code = k < num_values && unit > 0 ? weights[k] / unit : 0;
-        codes[k / 4 * 4 * BLOCK + k % 4] = (uint8_t)((int)(code + 128.5f));
+    for (int k = 0; k < size; k += LANES) {
+        const f32s exact = values_at(weights, k, num_values) / (unit > 0 ? unit : 1);
+        const i8s whole = __builtin_convertvector(rounded(exact) + 128, i8s);
+        for (int i = 0; i < LANES; i += 4)
+            memcpy(codes + (k + i) * BLOCK, (const char *)&whole + i, 4);
+    }
+}
+
+/* A row of a block, which has num_values values. */
+static void pack_lane(const float *weights, int num_values, const Matrix *matrix, size_t block,
+                      int lane)
+{
+    const size_t K = (size_t)matrix->num_inputs;
+    const int size = group_size(matrix);
+    for (size_t k = 0; k < K; k += size) {
+        const int left = num_values - (int)k;
+        pack_group(weights + k, left < 0 ? 0 : left < size ? left : size, size,
+                   matrix->codes + (block * K + k) * BLOCK + 4 * lane,
+                   matrix->scales + (block * K + k) / size * BLOCK + lane);
     }
 }
 
 static void pack_block(void *context, int item)
 {
     const Packing *packing = context;
-    const int K = packing->matrix->num_inputs;
-    size_t block = (size_t)(packing->first_block + item * packing->step);
+    const size_t block = (size_t)(packing->first_block + item * packing->step);
     for (int lane = 0; lane < BLOCK; lane++) {
-        int row = item * BLOCK + lane;
-        const float *weights = packing->weights + (size_t)row * packing->num_values;
-        for (int k = 0; k < K; k += WEIGHT_GROUP) {
-            int left = row < packing->num_rows ? packing->num_values - k : 0;
-            left = left < 0 ? 0 : left < WEIGHT_GROUP ? left : WEIGHT_GROUP;
-            pack_group(weights + k, left,
-                       packing->matrix->codes + (block * K + k) * BLOCK + 4 * lane,
-                       packing->matrix->scales + (block * K + k) / WEIGHT_GROUP * BLOCK + lane);
-        }
+        const int row = item * BLOCK + lane, num_values = packing->num_values;
+        pack_lane(packing->weights + (size_t)row * num_values,
+                  row < packing->num_rows ? num_values : 0, packing->matrix, block, lane);
     }
 }
 
@@ -77,20 +106,51 @@ static float float_of_half(uint16_t half)
     return from_half(halves)[0];
 }
 
-/* Block g of a row: 16 bytes with codes j and 16 + j, into the lower or the upper halves of 32. */
+/* Of a block of a GGUF file: 16 bytes with codes k and 16 + k are its end. */
+static int code_at(const uint8_t *block, int block_bytes, int k)
+{
+    const uint8_t *from = block + block_bytes - INPUT_GROUP / 2;
+    return k < INPUT_GROUP / 2 ? from[k] & 15 : from[k - INPUT_GROUP / 2] >> 4;
+}
+
+static float least_of(const uint8_t *block, int block_bytes)
+{
+    return block_bytes == 20 ? float_of_half(half_at(block + 2))
+                             : -8 * float_of_half(half_at(block));
+}
+
+#ifdef HAS_TILES
+
+static void pack_block_of_blocks(void *context, int item)
+{
+    const Packing *packing = context;
+    const int G = packing->num_values, bytes = packing->block_bytes;
+    const size_t block = (size_t)(packing->first_block + item * packing->step);
+    float weights[G][INPUT_GROUP];
+    for (int lane = 0; lane < BLOCK; lane++) {
+        const int row = item * BLOCK + lane, num_groups = row < packing->num_rows ? G : 0;
+        for (int g = 0; g < num_groups; g++) {
+            const uint8_t *from = packing->blocks + ((size_t)row * G + g) * bytes;
+            const float scale = float_of_half(half_at(from)), least = least_of(from, bytes);
+            for (int k = 0; k < INPUT_GROUP; k++)
+                weights[g][k] = (float)code_at(from, bytes, k) * scale + least;
+        }
+        pack_lane(weights[0], num_groups * INPUT_GROUP, packing->matrix, block, lane);
+    }
+}
+
+#else
+
+/* Block g of a row, into the lower or the upper halves of 32 bytes. */
 static void pack_nibbles(const uint8_t *block, int block_bytes, int g, uint8_t *codes,
                          uint16_t *scales, int lane)
 {
-    const uint8_t *from = block + block_bytes - INPUT_GROUP / 2;
-    uint16_t scale = half_at(block);
-    int is_high = g % 2;
-    scales[is_high * BLOCK + lane] = scale;
-    scales[2 * BLOCK + 2 * lane + is_high] =
-        bf16(block_bytes == 20 ? float_of_half(half_at(block + 2)) : -8 * float_of_half(scale));
-    for (int k = 0; k < INPUT_GROUP; k++) {
-        int code = k < INPUT_GROUP / 2 ? from[k] & 15 : from[k - INPUT_GROUP / 2] >> 4;
-        codes[k / 4 * 4 * BLOCK + 4 * lane + k % 4] |= (uint8_t)(code << 4 * is_high);
-    }
+    const int is_high = g % 2;
+    scales[is_high * BLOCK + lane] = half_at(block);
+    scales[2 * BLOCK + 2 * lane + is_high] = bf16(least_of(block, block_bytes));
+    for (int k = 0; k < INPUT_GROUP; k++)
+        codes[k / 4 * 4 * BLOCK + 4 * lane + k % 4] |=
+            (uint8_t)(code_at(block, block_bytes, k) << 4 * is_high);
 }
 
 static void pack_block_of_blocks(void *context, int item)
@@ -110,6 +170,8 @@ static void pack_block_of_blocks(void *context, int item)
                          scales + (size_t)(g / 2) * 4 * BLOCK, lane);
     }
 }
+
+#endif
 
 void pack_blocks(Team *team, const uint8_t *blocks, int num_rows, int num_groups, int block_bytes,
                  Matrix *matrix, int first_block, int step)

@@ -3,7 +3,8 @@
 
 #include "multiply.h"
 
-#define BLOCKS_AT_ONCE 4 /* of a matrix, in one item of work */
+#define BLOCKS_AN_ITEM 4 /* of work */
+#define ROWS_AN_ITEM 128 /* whose inputs stay in a core's cache while the matrix passes by */
 
 static int num_blocks(const Matrix *matrix, Ending ending)
 {
@@ -21,27 +22,6 @@ typedef struct {
     int num_blocks;
     int num_chunks; /* of blocks; items go through them first, then to the next rows */
 } Job;
-
-/* Rows of a block or two: y, of which the second's begin at ROWS_AT_ONCE. */
-static void multiply_blocks(const Job *job, int index, int count, int first, int num_rows,
-                            Outputs *y)
-{
-    const Matrix *matrix = job->matrix;
-    const Quantized *inputs = job->inputs;
-    const size_t K = (size_t)matrix->num_inputs, is_small = matrix->bits == 4;
-    const size_t codes_each = K * BLOCK >> is_small;
-    const size_t scales_each = K / WEIGHT_GROUP * BLOCK << 2 * is_small;
-    const Rows whole = {inputs->codes, inputs->scales, inputs->offsets, inputs->sums,
-                        matrix->num_inputs};
-    const Rows rows = rows_from(&whole, first);
-    Block block = {matrix->codes + index * codes_each, matrix->scales + index * scales_each};
-    int done = multiply_by_tiles(matrix->bits, &rows, num_rows, block, count, y);
-    const Rows rest = rows_from(&rows, done);
-    for (int i = 0; i < count; i++) {
-        multiply_by_vectors(matrix->bits, &rest, num_rows - done, block, y + i * ROWS_AT_ONCE + done);
-        block = (Block){block.codes + codes_each, block.scales + scales_each};
-    }
-}
 
 /* Where num_outputs ends within a block, the rest of the block is left as it is. */
 static void end_block(const Outputs *y, int num_rows, int count, int adds, float *out, int stride)
@@ -70,43 +50,52 @@ static void end_pair(Outputs *gate, const Outputs *up, int num_rows)
             gate[row].part[v] = swiglu(gate[row].part[v], up[row].part[v]);
 }
 
-static void compute_blocks(const Job *job, int block, int count, int first, int num_rows)
+/* Asks for the places of a row's results, which are far from each other, while they are computed. */
+static void await_rows(const float *out, int num_rows, int stride)
 {
-    Outputs y[2 * ROWS_AT_ONCE];
-    multiply_blocks(job, block, count, first, num_rows, y);
-    int num_outputs = job->matrix->num_outputs;
-    if (job->ending == SWIGLU) {
+    for (int row = 0; row < num_rows; row++)
+        __builtin_prefetch(out + (size_t)row * stride, 1);
+}
+
+static void compute_rows(const Job *job, int block, int count, int first, int num_rows)
+{
+    Outputs y[2 * ROWS_AT_ONCE]; /* the second block's begin in the middle */
+    const int is_pair = job->ending == SWIGLU, place = is_pair ? block / 2 : block;
+    float *out = job->out + (size_t)first * job->out_stride + place * BLOCK;
+    await_rows(out, num_rows, job->out_stride);
+    multiply_blocks(job->matrix, block, count, job->inputs, first, num_rows, y);
+    int left = job->matrix->num_outputs / (is_pair ? 2 : 1) - place * BLOCK;
+    if (is_pair) {
         end_pair(y, y + ROWS_AT_ONCE, num_rows);
-        num_outputs /= 2;
-        block /= 2;
         count = 1;
     }
-    for (int i = 0; i < count; i++) {
-        int n = (block + i) * BLOCK, left = num_outputs - n;
-        float *out = job->out + (size_t)first * job->out_stride + n;
+    for (int i = 0; i < count; i++, left -= BLOCK)
         end_block(y + i * ROWS_AT_ONCE, num_rows, left < BLOCK ? left : BLOCK, job->ending == ADD,
-                  out, job->out_stride);
-    }
+                  out + i * BLOCK, job->out_stride);
 }
 
 static void compute_item(void *context, int item)
 {
     const Job *job = context;
-    int first_block = item % job->num_chunks * BLOCKS_AT_ONCE;
-    int stop_block = first_block + BLOCKS_AT_ONCE;
-    int first_row = item / job->num_chunks * ROWS_AT_ONCE, rows_left = job->num_rows - first_row;
+    int first_block = item % job->num_chunks * BLOCKS_AN_ITEM;
+    int stop_block = first_block + BLOCKS_AN_ITEM;
+    int first_row = item / job->num_chunks * ROWS_AN_ITEM, stop_row = first_row + ROWS_AN_ITEM;
     if (stop_block > job->num_blocks)
         stop_block = job->num_blocks;
+    if (stop_row > job->num_rows)
+        stop_row = job->num_rows;
     for (int block = first_block; block < stop_block; block += 2)
-        compute_blocks(job, block, stop_block - block < 2 ? 1 : 2, first_row,
-                       rows_left < ROWS_AT_ONCE ? rows_left : ROWS_AT_ONCE);
+        for (int row = first_row; row < stop_row; row += ROWS_AT_ONCE) {
+            int left = stop_row - row, some = left < ROWS_AT_ONCE ? left : ROWS_AT_ONCE;
+            compute_rows(job, block, stop_block - block < 2 ? 1 : 2, row, some);
+        }
 }
 
 void product(Team *team, const Matrix *matrix, const Quantized *inputs, int num_rows, Ending ending,
              float *out, int out_stride)
 {
     int blocks = num_blocks(matrix, ending);
-    int num_chunks = (blocks + BLOCKS_AT_ONCE - 1) / BLOCKS_AT_ONCE;
+    int num_chunks = (blocks + BLOCKS_AN_ITEM - 1) / BLOCKS_AN_ITEM;
     Job job = {matrix, inputs, num_rows, ending, out, out_stride, blocks, num_chunks};
-    share(team, num_chunks * ((num_rows + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE), compute_item, &job);
+    share(team, num_chunks * ((num_rows + ROWS_AN_ITEM - 1) / ROWS_AN_ITEM), compute_item, &job);
 }

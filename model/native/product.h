@@ -1,4 +1,4 @@
-/* Matrix products of small integers, with scales per group of inputs. Knows no layers.
+/* Matrix products of small integers, with scales. Knows no layers.
  *
  * Shapes: T rows, N outputs in blocks of BLOCK, K inputs, padded with zeros to whole WEIGHT_GROUPs.
  *
@@ -7,6 +7,11 @@
  *                                                      as in GGUF files: the scale a half, the least
  *                                                      a bfloat16, which rounds it by 0.4 % at most
  *     inputs    input[t][k] = code * scale[t][k / INPUT_GROUP]              the code signed
+ *
+ * The tile unit adds up integers only, so what it multiplies has no groups:
+ *
+ *     8 bits    weight[n][k] = (code - 128) * scale[n]
+ *     inputs    input[t][k] = (256 * upper code + lower code) * scale[t]    both signed
  *
  * A row's result is the same to the last bit whatever rows are computed beside it.
  */
@@ -20,12 +25,14 @@
 #define BLOCK 16 /* of outputs */
 #define WEIGHT_GROUP 64
 #define INPUT_GROUP 32
-#define SUMS_AT_ONCE 16 /* of groups, which a row's are padded to with zeros */
+#ifdef __AMX_INT8__
+#define HAS_TILES
+#endif
 
 /* Block by block, so that a block's weights are read from end to end:
  *
  *     8 bits    codes     [N / BLOCK][K / 4][BLOCK][4]
- *               scales    [N / BLOCK][K / WEIGHT_GROUP][BLOCK]
+ *               scales    [N / BLOCK][K / WEIGHT_GROUP][BLOCK]; for the tile unit [N / BLOCK][BLOCK]
  *     4 bits    codes     [N / BLOCK][K / WEIGHT_GROUP][INPUT_GROUP / 4][BLOCK][4]
  *                                        the lower halves for the first INPUT_GROUP of the group
  *               scales    [N / BLOCK][K / WEIGHT_GROUP][4][BLOCK]
@@ -39,17 +46,19 @@ typedef struct {
     uint16_t *scales;
 } Matrix;
 
+/* By groups; for the tile unit of the whole row, upper codes first. */
 typedef struct {
-    int8_t *codes;    /* [T][K] */
-    float *scales;    /* [T][K / INPUT_GROUP] */
-    int32_t *offsets; /* -128 times the sum of a group's codes, which undoes the weights' + 128 */
-    uint16_t *sums;   /* [T][num_sums(K)], of a group's inputs, for the least weights; bfloat16 */
+    int8_t *codes;    /* [T][K]; upper and lower ones: [T][2][K] */
+    float *scales;    /* [T][K / INPUT_GROUP]; [T] */
+    int32_t *offsets; /* -128 times the sum of the codes, which undoes the weights' + 128; [T][2] */
+    uint16_t *sums;   /* [T][K / INPUT_GROUP], of the inputs, for the least weights; bfloat16; none */
 } Quantized;
 
-static inline int num_sums(int num_inputs)
-{
-    return (num_inputs / INPUT_GROUP + SUMS_AT_ONCE - 1) / SUMS_AT_ONCE * SUMS_AT_ONCE;
-}
+#ifdef HAS_TILES
+#define CODES_EACH 2 /* of an input */
+#else
+#define CODES_EACH 1
+#endif
 
 /* What becomes of a product y[t][n]. */
 typedef enum {
@@ -69,7 +78,8 @@ void pack_rows(Team *team, const float *weights, int num_rows, int num_values, M
                int first_block, int step);
 
 /* The same for rows of num_groups 4-bit blocks of a GGUF file. One holds 32 codes after a scale and,
- * if it takes 20 bytes (Q4_1), the least weight; if it takes 18 (Q4_0), that is -8 scales. */
+ * if it takes 20 bytes (Q4_1), the least weight; if it takes 18 (Q4_0), that is -8 scales. The tile
+ * unit's have 8 bits all the same. */
 void pack_blocks(Team *team, const uint8_t *blocks, int num_rows, int num_groups, int block_bytes,
                  Matrix *matrix, int first_block, int step);
 

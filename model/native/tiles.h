@@ -6,6 +6,7 @@
 
 #include <immintrin.h>
 #include <stdint.h>
+#include <string.h>
 
 #define TILE_ROWS 16
 #define NUM_TILES 8
@@ -15,6 +16,17 @@ typedef struct {
     uint16_t row_bytes[16];
     uint8_t num_rows[16];
 } TileShapes;
+
+/* Those of the thread's tiles; shaping them anew takes as long as several products. */
+extern _Thread_local TileShapes tile_shapes;
+
+static inline void use_shapes(const TileShapes *shapes)
+{
+    if (memcmp(shapes, &tile_shapes, sizeof *shapes) != 0) {
+        __asm__ volatile("ldtilecfg %0" : : "m"(*shapes));
+        tile_shapes = *shapes;
+    }
+}
 
 /* For products of rows with pairs of bfloat16, of which there are two lengths:
  *
@@ -30,7 +42,7 @@ static inline void shape_tiles(int num_rows, int num_pairs, int other_num_pairs)
         shapes.row_bytes[tile] = (uint16_t)(tile == 2 || tile == 3 ? 4 * pairs : 64);
         shapes.num_rows[tile] = (uint8_t)(tile < 4 ? num_rows : pairs);
     }
-    __asm__ volatile("ldtilecfg %0" : : "m"(shapes));
+    use_shapes(&shapes);
 }
 
 #endif

@@ -23,6 +23,7 @@ from model.native.library import (
     INPUT_GROUP,
     MOST_HEAD_DIM,
     PHASES,
+    TILED,
     WEIGHT_GROUP,
     Batch,
     Layer,
@@ -37,13 +38,14 @@ from model.weights.load import Report, check_memory, read_parameters
 from model.weights.names import FREQUENCY_DIVISORS
 
 KEPT_TYPES = ("Q4_0", "Q4_1")
-"""Of GGUF files: their 4 bits are packed as they are."""
+"""Of GGUF files: their blocks are packed as they are."""
 SCALE_BYTES = 2
 
 
 class NativeTransformer:
     def __init__(self, config: ModelConfig, *, build: str, threads: int) -> None:
         self.config = config
+        self._build = build
         self._library = load(build)
         self._state = _create_state(self._library, threads)
         finalize(self, self._library.state_destroy, self._state)
@@ -97,13 +99,15 @@ class NativeTransformer:
         num_inputs = weights.shape[1] * (1 if is_float else INPUT_GROUP)
         num_groups = -(-num_inputs // WEIGHT_GROUP)
         num_rows = sum(-(-len(part) // BLOCK) for part in parts) * BLOCK
-        code_bytes, num_scales = (WEIGHT_GROUP, 1) if is_float else (WEIGHT_GROUP // 2, 4)
-        codes = self._room.take(num_rows * num_groups * code_bytes)
-        scales = self._room.take(num_rows * num_groups * num_scales * SCALE_BYTES)
+        is_tiled = self._build in TILED
+        bits, num_scales = (8, 1) if is_float or is_tiled else (4, 4)
+        num_scaled = 1 if is_tiled else num_groups
+        codes = self._room.take(num_rows * num_groups * WEIGHT_GROUP * bits // 8)
+        scales = self._room.take(num_rows * num_scaled * num_scales * SCALE_BYTES)
         matrix = Matrix(
             num_groups * WEIGHT_GROUP,
             len(weights),
-            8 if is_float else 4,
+            bits,
             self._kept(f"{name}.codes", codes),
             self._kept(f"{name}.scales", scales),
         )
