@@ -35,7 +35,8 @@ class Kernels(NamedTuple):
     attention_name: str
     attention: Backend
     fused: Fused
-    sampler: type[Sampler]
+    sampler: Callable[..., Sampler]
+    """Takes the size of the vocabulary, and the device."""
     quantization: str = "none"
     """Of the weights, by a name in model.quantized_linear.KINDS; none: they aren't rounded."""
     products: Products = few_bits

@@ -3,9 +3,21 @@
 Knows no tensors. The structures mirror those of product.h, attention.h and forward.h.
 """
 
-from ctypes import CDLL, POINTER, Structure, c_double, c_float, c_int, c_int32, c_int64, c_void_p
+from ctypes import (
+    CDLL,
+    POINTER,
+    Structure,
+    c_char_p,
+    c_double,
+    c_float,
+    c_int,
+    c_int32,
+    c_int64,
+    c_void_p,
+)
 from functools import cache
 from pathlib import Path
+from struct import Struct
 from typing import Any
 
 FOLDER = Path(__file__).parent
@@ -32,6 +44,11 @@ NEEDED_FLAGS = {
 """What each build needs of the processor, by Linux's names; the fastest first."""
 TILED = frozenset(["amx"])
 """Those that multiply by a tile unit: weights of 8 bits, an output's with one scale."""
+
+
+DRAW = Struct("QQfiff")
+"""That of sampling.h: seed, position, temperature, top-k, top-p, min-p. It is packed in a third of
+the time that a structure of ctypes takes."""
 
 
 class Matrix(Structure):
@@ -111,6 +128,8 @@ def load(build: str) -> CDLL:
     declare(library, "forward_hidden", takes, c_int)
     takes = [model, c_void_p, c_void_p, c_int64, c_void_p]
     declare(library, "forward_logits", takes, c_int)
+    takes = [c_void_p, c_void_p, c_int64, c_int, c_int, c_char_p, c_void_p]
+    declare(library, "draw_tokens", takes, c_int)
     return library
 
 

@@ -1,7 +1,8 @@
 """The native model: owns the packed weights and the threads, and calls the library for each step.
 
-A stand-in for model.transformer.Transformer with the same two verbs, `hidden` and `logits`. Weights
-come one parameter at a time, by the names of model.weights.names, as float32.
+A stand-in for model.transformer.Transformer with the same two verbs, `hidden` and `logits`, and one
+for model.native.sampling, `draw`. Weights come one parameter at a time, by the names of
+model.weights.names, as float32.
 
 Shapes: T packed tokens, S rows of the output, W model width, V vocabulary.
 """
@@ -153,6 +154,19 @@ class NativeTransformer:
         """The last one, which `logits` begins with."""
         weight_W = self._tensors["norm"]
         return rms_norm(x_TW, weight_W.shape, weight_W, self.config.norm_eps)
+
+    def draw(self, logits_SV: Tensor, draws: bytes, ids_S: Tensor) -> int:
+        """Writes each row's id, or -1 where the library leaves it undecided; how many those are."""
+        assert logits_SV.dtype == torch.float32
+        assert logits_SV.stride(1) == 1
+        return self._library.draw_tokens(
+            self._state,
+            logits_SV.data_ptr(),
+            logits_SV.stride(0),
+            *logits_SV.shape,
+            draws,
+            ids_S.data_ptr(),
+        )
 
     @property
     def bytes_read(self) -> int:

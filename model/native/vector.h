@@ -92,6 +92,21 @@ INLINE f32s larger(f32s a, f32s b)
 #endif
 }
 
+/* A bit for each lane of a mask, the first lane's lowest. */
+INLINE uint32_t lanes_of(i32s mask)
+{
+#if defined(__AVX512DQ__)
+    return _mm512_movepi32_mask((__m512i)mask);
+#elif defined(__AVX2__)
+    return (uint32_t)_mm256_movemask_ps((__m256)mask);
+#else
+    uint32_t lanes = 0;
+    for (int lane = 0; lane < LANES; lane++)
+        lanes |= (uint32_t)mask[lane] >> 31 << lane;
+    return lanes;
+#endif
+}
+
 INLINE f32s magnitude(f32s x)
 {
     return (f32s)((u32s)x & 0x7FFFFFFFu);
