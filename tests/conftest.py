@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from coverage import Coverage
 
 from service import cli, hub
 from service.engine.child import ENVIRONMENT
@@ -16,6 +17,15 @@ for name, value in ENVIRONMENT.items():  # before torch is imported, as in the e
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # before triton is imported
 collect_ignore_glob = [] if importlib.util.find_spec("triton") else ["test_triton_*.py"]
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-cov's
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """A process of pytest-xdist's is about to get the coverage that its tests have. Whatever has
+    seen it start is ended, since it would go on where `no_cover` stops the other."""
+    if hasattr(session.config, "workerinput"):
+        while begun := Coverage.current():
+            begun.stop()
 
 
 @pytest.fixture(scope="session")
