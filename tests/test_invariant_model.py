@@ -33,6 +33,8 @@ PAGE_SIZE = 16
 MAX_MODEL_LEN = 128
 TEXTS = [[(7 * i + 31 * text) % CONFIG.vocab_size for i in range(60)] for text in range(2)]
 
+pytestmark = pytest.mark.no_cover  # traced, it takes half as long again
+
 Arrival = tuple[int, Request]
 """The number of steps before it comes."""
 

@@ -37,6 +37,7 @@ def random(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0)).to(DEVICE)
 
 
+@pytest.mark.no_cover
 @settings(max_examples=40, deadline=None)
 @given(
     num_tokens=st.integers(1, 70),
@@ -67,6 +68,7 @@ def test_it_is_pytorchs_product(
     assert_close(y_TO, layer.reference(x_TI), rtol=bound, atol=bound)
 
 
+@pytest.mark.no_cover
 @OURS
 @pytest.mark.parametrize("dtype", [*TOLERANCES], ids=str)
 def test_a_token_has_the_same_bits_in_any_batch(method: str, dtype: torch.dtype) -> None:
@@ -84,6 +86,7 @@ def test_few_and_many_outputs_are_the_same_products(monkeypatch: pytest.MonkeyPa
     assert_close(layer(x_TI), few_TO)
 
 
+@pytest.mark.no_cover
 @settings(max_examples=30, deadline=None)
 @given(num_tokens=st.integers(1, 4), num_inputs=st.integers(1, 300), dtype=dtypes)
 def test_inputs_are_rounded_as_pytorch_rounds_them(
@@ -104,6 +107,7 @@ def test_they_pass_the_self_test(method: str) -> None:
     linear_self_test.check(method, triton, CONFIG, Place(DEVICE, torch.bfloat16, torch.bfloat16))
 
 
+@pytest.mark.no_cover
 @METHODS
 def test_what_is_wrong_is_found_out(method: str) -> None:
     place = Place(DEVICE, torch.float32, torch.float32)
@@ -127,6 +131,7 @@ def test_what_is_wrong_is_found_out(method: str) -> None:
         check(0, 1)
 
 
+@pytest.mark.no_cover
 @METHODS
 @pytest.mark.parametrize("kind", ["Llama", "Qwen2", "Mixtral"])
 def test_a_model_has_the_logits_that_it_has_by_pytorch(

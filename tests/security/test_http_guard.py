@@ -209,6 +209,7 @@ def test_an_answered_body_that_stalls_does_not_hurt_the_next_request(address: Ad
     assert status_of(exchange(address, begun, request("GET", "/livez"))) == 200
 
 
+@pytest.mark.no_cover
 def test_tiny_chunks_are_read_once_each(address: Address) -> None:
     """A body's bytes are never copied for each of the chunks that it comes in."""
     size = 3 * MIB
