@@ -16,6 +16,7 @@ for name, value in ENVIRONMENT.items():  # before torch is imported, as in the e
     os.environ.setdefault(name, value)
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # before triton is imported
+MEASURING = "COVERAGE_PROCESS_CONFIG"
 collect_ignore_glob = [] if importlib.util.find_spec("triton") else ["test_triton_*.py"]
 
 
@@ -26,6 +27,23 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if hasattr(session.config, "workerinput"):
         while begun := Coverage.current():
             begun.stop()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def measuring() -> Iterator[str | None]:
+    """How coverage is told of processes that tests start; but it isn't, since it takes nearly half
+    of a server's time, and what they do is mostly seen in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        told = os.environ.get(MEASURING)
+        patch.delenv(MEASURING, raising=False)
+        yield told
+
+
+@pytest.fixture
+def measured(measuring: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Coverage sees the processes that this test starts, too: they do what no test does in here."""
+    if measuring is not None:
+        monkeypatch.setenv(MEASURING, measuring)
 
 
 @pytest.fixture(scope="session")

@@ -220,6 +220,7 @@ def test_port_taken_is_found_before_anything_is_fetched(
     )
 
 
+@pytest.mark.usefixtures("measured")
 def test_serve_becomes_ready_and_streams(smollm2_path: Path) -> None:
     with serving() as server:
         assert server.get("/livez")["status"] in ("starting", "loading", "ready")
@@ -360,6 +361,7 @@ def test_chat_ends_with_its_input(
     assert engine.calls == ["start", "stop"]
 
 
+@pytest.mark.usefixtures("measured")
 def test_generate_with_the_real_model(smollm2_path: Path) -> None:
     """All of it, from the command to the weights."""
     command = Path(sys.executable).parent / "octavo"

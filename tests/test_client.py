@@ -76,6 +76,7 @@ async def _streams() -> None:
     async with running(make_client()) as client:
         assert client.info is not None
         assert client.info.max_model_len == 64
+        assert client.startup_seconds["weights"] > 0
         wanted = [request(f"r{i}", [i + 1, 2, 3], max_tokens=5 + i) for i in range(20)]
         results = await asyncio.gather(*(collect(client, one) for one in wanted))
         for one, (tokens, last) in zip(wanted, results, strict=True):
@@ -93,9 +94,13 @@ def test_concurrent_streams_get_the_reference_tokens() -> None:
     asyncio.run(_streams())
 
 
-async def _grammar(fault: str) -> None:
-    async with running(make_client(fault)) as client:
+async def _grammar(fault: str, *, at_first: bool) -> None:
+    client = make_client(fault)
+    if at_first:
         client.learn(vocabulary())
+    async with running(client):
+        if not at_first:
+            client.learn(vocabulary())
         wanted = grammar_request("a")
         tokens, last = await collect(client, wanted)
         assert last.finish_reason == "stop"
@@ -103,9 +108,10 @@ async def _grammar(fault: str) -> None:
         assert text.replace("ab", "").replace("cd", "") == ""
 
 
-@pytest.mark.parametrize("fault", ["", "die-after-3"])
-def test_every_engine_process_learns_the_vocabulary(fault: str) -> None:
-    asyncio.run(_grammar(fault))
+@pytest.mark.usefixtures("measured")
+@pytest.mark.parametrize(("fault", "at_first"), [("", False), ("", True), ("die-after-3", False)])
+def test_every_engine_process_learns_the_vocabulary(fault: str, at_first: bool) -> None:
+    asyncio.run(_grammar(fault, at_first=at_first))
 
 
 async def _cancel() -> None:

@@ -119,6 +119,7 @@ def rank_1() -> int:
     return engine_of(rank_0())
 
 
+@pytest.mark.usefixtures("measured")
 @pytest.mark.parametrize("name", MODELS)
 def test_two_ranks_give_the_tokens_of_one(name: str, tmp_path: Path) -> None:
     KINDS["Llama"].make(**MODELS[name]).save_pretrained(tmp_path)
@@ -195,6 +196,7 @@ def test_hosts_meet_by_torchruns_variables(tmp_path: Path, monkeypatch: pytest.M
     assert process.returncode == 0
 
 
+@pytest.mark.usefixtures("measured")
 def test_what_cannot_be_shared_out_ends_the_engine_by_name(tmp_path: Path) -> None:
     KINDS["Llama"].make(num_attention_heads=1, num_key_value_heads=1).save_pretrained(tmp_path)
 

@@ -4,7 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.tiny_llama import transformers_llama
+
+pytestmark = pytest.mark.usefixtures("measured")
 
 COLLECTING = """
 import gc, sys

@@ -75,6 +75,7 @@ def ask(server: Launched) -> None:
         assert answer.headers["traceparent"]
 
 
+@pytest.mark.usefixtures("measured")
 def test_a_collector_gets_every_span_before_the_server_ends(tmp_path: Path) -> None:
     with collector() as collecting, launched(tmp_path, "--otlp-endpoint", collecting.url) as server:
         ask(server)
@@ -173,6 +174,7 @@ main()
 """
 
 
+@pytest.mark.usefixtures("measured")
 def test_without_the_package_it_says_what_to_install() -> None:
     command = [sys.executable, "-c", WITHOUT_PACKAGE, "--otlp-endpoint", "http://localhost:4318"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -26,6 +26,7 @@ def status_with(server: Launched, key: str) -> int:
     return httpx.get(f"{server.url}/v1/models", headers=headers, timeout=SECONDS).status_code
 
 
+@pytest.mark.usefixtures("measured")
 def test_keys_are_read_again_and_bad_files_change_nothing(tmp_path: Path) -> None:
     file = tmp_path / "keys.toml"
     write_key(file, "sk-old")
@@ -58,6 +59,7 @@ def trusted(folder: Path) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=str(folder / "cert.pem"))
 
 
+@pytest.mark.usefixtures("measured")
 @needs_openssl
 def test_tls_and_a_renewed_certificate(tmp_path: Path) -> None:
     make_certificate(tmp_path, "old")
