@@ -21,6 +21,7 @@ from model.host import usable_cores
 from model.native.cache import NativeCache
 from model.native.library import PAGE_SIZE, PHASES, builds
 from model.native.transformer import NativeTransformer, load_native
+from model.runner import native_kernels
 from model.torch_runner import TorchRunner
 from model.weights.names import num_parameters
 from service import hub
@@ -57,7 +58,9 @@ def main() -> None:
     ]
     most_pages = max(shape.num_rows * pages_each(shape) for shape in shapes)
     cache = NativeCache(config, num_pages=most_pages)
-    runner = TorchRunner(model, cache, max_model_len=config.context_len)
+    runner = TorchRunner(
+        model, cache, max_model_len=config.context_len, kernels=native_kernels(model)
+    )
     floor = model.bytes_read / read_rate()
     print(f"{arguments.build}, {arguments.threads} threads; floor {1e6 * floor:.0f} us")
     phases = " ".join(f"{phase:>8}" for phase in (*PHASES, *HOST_PHASES))

@@ -25,7 +25,7 @@ from model.kv_cache import CPU, KVCache, affordable_pages
 from model.native.cache import NativeCache
 from model.native.library import builds
 from model.native.sampling import NativeSampler
-from model.native.transformer import is_native, load_native
+from model.native.transformer import NativeTransformer, is_native, load_native
 from model.parallel import ALONE, Ranks, share
 from model.place import (
     GPU_MEMORY_UTILIZATION,
@@ -233,11 +233,18 @@ def _native_build(quantization: str, config: ModelConfig, plain_reason: str) -> 
 def _load_native(path: Path, config: ModelConfig, *, build: str, report: Report) -> Loaded:
     threads = torch.get_num_threads()
     model = load_native(path, config, build=build, threads=threads, report=report)
-    sampler = partial(NativeSampler, model)
-    kernels = PLAIN._replace(attention_name="native", sampler=sampler)
     return Loaded(
-        model, kernels, CPU, NativeCache.page_size, native_page_bytes(config), NativeCache
+        model,
+        native_kernels(model),
+        CPU,
+        NativeCache.page_size,
+        native_page_bytes(config),
+        NativeCache,
     )
+
+
+def native_kernels(model: NativeTransformer) -> Kernels:
+    return PLAIN._replace(attention_name="native", sampler=partial(NativeSampler, model))
 
 
 def _load_torch(
