@@ -7,7 +7,7 @@
 #include "rows.h"
 #include "vector.h"
 
-#define ROWS_AN_ITEM 4 /* of work that is done row by row */
+#define FEW_ROWS 64
 #define STAGGER 16     /* floats, so that rows don't all want the same places of a cache */
 
 typedef struct {
@@ -73,17 +73,23 @@ struct Rows {
     const Matrix *next;
 };
 
+/* Of a long prompt, a page's tokens at a time, as their keys share cache lines. */
+static int rows_an_item(const Step *step)
+{
+    return step->num_rows < FEW_ROWS ? 4 : PAGE_SIZE;
+}
+
 static void do_rows(void *context, int item)
 {
     const Rows *rows = context;
-    int stop = (item + 1) * ROWS_AN_ITEM;
-    for (int row = item * ROWS_AN_ITEM; row < stop && row < rows->step->num_rows; row++)
+    const int each = rows_an_item(rows->step), stop = (item + 1) * each;
+    for (int row = item * each; row < stop && row < rows->step->num_rows; row++)
         rows->work(rows, row);
 }
 
 static void each_row(Rows rows, Phase phase)
 {
-    int num_items = (rows.step->num_rows + ROWS_AN_ITEM - 1) / ROWS_AN_ITEM;
+    const int each = rows_an_item(rows.step), num_items = (rows.step->num_rows + each - 1) / each;
     share(rows.step->state->team, num_items, do_rows, &rows);
     mark(rows.step->state, phase);
 }

@@ -1,7 +1,8 @@
-/* A job is published as a count of items left; whoever takes one off holds an item of it.
+/* A job is published as a range of items left; whoever takes one off holds an item of it. The caller
+ * takes the first, the others the last, so that each finds what it wrote in its own cache.
  *
- *     left      7 6 5 4 3 2 1 0 │ 4 3 2 1 0 │ …       a thread that comes late finds the job that
- *     done      0 1 2 … 7       │ 0 1 2 3 4 │ …       is on, or none, and never holds anyone up
+ *     left      0–7 1–7 1–6 2–6 … 4–4 │ 0–4 … │ …     a thread that comes late finds the job that
+ *     done      0 1 2 … 7             │ 0 1 … │ …     is on, or none, and never holds anyone up
  *
  * While an item is held, its job can't end, so that what describes the job stays as it is. A step
  * has some hundred jobs of a few microseconds, hence the spinning: to sleep and be woken costs more
@@ -13,16 +14,20 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdlib.h>
 
 #define CACHE_LINE 64
 #define PATIENCE 4096
 
+typedef struct {
+    int32_t first, stop;
+} Items; /* 8 bytes, which processors exchange at once */
+
 struct Team {
-    _Alignas(CACHE_LINE) atomic_int left;
+    _Alignas(CACHE_LINE) _Atomic Items left;
     _Alignas(CACHE_LINE) atomic_int done;
-    _Alignas(CACHE_LINE) int num_items;
-    Work *work;
+    _Alignas(CACHE_LINE) Work *work;
     void *context;
     _Alignas(CACHE_LINE) atomic_bool awake;
     bool ending;
@@ -41,14 +46,15 @@ static void pause_briefly(void)
 #endif
 }
 
-static bool do_one(Team *team)
+static bool do_one(Team *team, bool from_front)
 {
-    int left = atomic_load_explicit(&team->left, memory_order_acquire);
+    Items left = atomic_load_explicit(&team->left, memory_order_acquire), after;
     do {
-        if (left == 0)
+        if (left.first == left.stop)
             return false;
-    } while (!atomic_compare_exchange_weak(&team->left, &left, left - 1));
-    team->work(team->context, team->num_items - left);
+        after = from_front ? (Items){left.first + 1, left.stop} : (Items){left.first, left.stop - 1};
+    } while (!atomic_compare_exchange_weak(&team->left, &left, after));
+    team->work(team->context, from_front ? left.first : after.stop);
     atomic_fetch_add_explicit(&team->done, 1, memory_order_release);
     return true;
 }
@@ -68,7 +74,7 @@ static void *live(void *argument)
     Team *team = argument;
     while (sleep_until_woken(team))
         for (int idle = 0; atomic_load_explicit(&team->awake, memory_order_relaxed); idle++) {
-            if (do_one(team))
+            if (do_one(team, false))
                 idle = 0;
             else if (idle < PATIENCE)
                 pause_briefly();
@@ -84,7 +90,7 @@ Team *team_create(int num_threads)
     Team *team = aligned_alloc(CACHE_LINE, (size + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE);
     if (team == NULL)
         return NULL;
-    atomic_init(&team->left, 0);
+    atomic_init(&team->left, (Items){0});
     atomic_init(&team->done, 0);
     atomic_init(&team->awake, false);
     team->ending = false;
@@ -131,12 +137,11 @@ void share(Team *team, int num_items, Work *work, void *context)
             work(context, item);
         return;
     }
-    team->num_items = num_items;
     team->work = work;
     team->context = context;
     atomic_store_explicit(&team->done, 0, memory_order_relaxed);
-    atomic_store_explicit(&team->left, num_items, memory_order_release);
-    while (do_one(team))
+    atomic_store_explicit(&team->left, ((Items){0, num_items}), memory_order_release);
+    while (do_one(team, true))
         ;
     for (int waited = 0; atomic_load_explicit(&team->done, memory_order_acquire) < num_items;)
         if (waited < PATIENCE) {
