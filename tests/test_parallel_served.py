@@ -93,14 +93,17 @@ async def reached(client: EngineClient, phase: str) -> None:
 
 
 async def answer(client: EngineClient, request: Request, kill: Sequence[Any] = ()) -> list[int]:
-    """Its tokens; after every tenth of them, one of the processes is killed."""
+    """Its tokens; at every tenth of them, one of the processes is killed, unless the engine that
+    the one before belonged to is still ending."""
     ids: list[int] = []
-    victims = list(kill)
+    victims, num_before = list(kill), client.num_restarts
     async with asyncio.timeout(SECONDS), client.submit(request) as events:
         async for event in events:
             assert event.finish_reason in (None, "length"), event.message
             ids += event.token_ids
-            if victims and len(ids) % 10 == 0:
+            num_killed = len(kill) - len(victims)
+            is_whole = client.num_restarts - num_before == num_killed
+            if victims and is_whole and len(ids) % 10 == 0:
                 os.kill(victims.pop(0)(), signal.SIGKILL)
     return ids
 
