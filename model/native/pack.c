@@ -34,27 +34,19 @@ static int group_size(const Matrix *matrix)
 #endif
 }
 
-/* The values from k on; those from num_values on are 0. */
-INLINE f32s values_at(const float *weights, int k, int num_values)
-{
-    float some[LANES] = {0};
-    int left = num_values - k;
-    memcpy(some, weights + k, sizeof(float) * (size_t)(left < 0 ? 0 : left < LANES ? left : LANES));
-    return load(some);
-}
-
+/* Those from num_values on are 0. */
 static void pack_group(const float *weights, int num_values, int size, uint8_t *codes,
                        uint16_t *scale)
 {
     f32s larges = all(0);
     for (int k = 0; k < num_values; k += LANES)
-        larges = larger(larges, magnitude(values_at(weights, k, num_values)));
+        larges = larger(larges, magnitude(load_first(weights + k, num_values - k)));
     *scale = bf16_above(largest(larges) / LARGEST_CODE);
     const uint32_t bits = (uint32_t)*scale << 16;
     float unit;
     memcpy(&unit, &bits, sizeof unit);
     for (int k = 0; k < size; k += LANES) {
-        const f32s exact = values_at(weights, k, num_values) / (unit > 0 ? unit : 1);
+        const f32s exact = load_first(weights + k, num_values - k) / (unit > 0 ? unit : 1);
         const i8s whole = __builtin_convertvector(rounded(exact) + 128, i8s);
         for (int i = 0; i < LANES; i += 4)
             memcpy(codes + (k + i) * BLOCK, (const char *)&whole + i, 4);

@@ -20,27 +20,16 @@ INLINE int32_t total(i32s codes)
 
 #define LARGEST (256 * LARGEST_CODE)
 
-/* Values i and those after it, of which those from num_values on count as 0. */
-INLINE f32s values_from(const float *x, int i, int num_values)
-{
-    if (num_values - i >= LANES)
-        return load(x + i);
-    f32s values = all(0);
-    for (int lane = 0; i + lane < num_values; lane++)
-        values[lane] = x[i + lane];
-    return values;
-}
-
 void quantize_row(const float *x, int num_values, int row, Quantized *to, int num_inputs)
 {
     int8_t *codes = to->codes + (size_t)row * 2 * num_inputs;
     f32s larges = all(0);
     for (int i = 0; i < num_values; i += LANES)
-        larges = larger(larges, magnitude(values_from(x, i, num_values)));
+        larges = larger(larges, magnitude(load_first(x + i, num_values - i)));
     const float most = largest(larges), codes_per_unit = most > 0 ? LARGEST / most : 0;
     i32s uppers = all_words(0), lowers = all_words(0);
     for (int i = 0; i < num_inputs; i += LANES) {
-        const i32s both = rounded(values_from(x, i, num_values) * codes_per_unit);
+        const i32s both = rounded(load_first(x + i, num_values - i) * codes_per_unit);
         const i32s upper = (both + 128) >> 8, lower = both - (upper << 8);
         store_codes(upper, codes + i);
         store_codes(lower, codes + num_inputs + i);

@@ -46,6 +46,17 @@ INLINE f32s load(const float *from)
     return x;
 }
 
+/* The first ones alone, as many as there are; 0 in the other lanes. */
+INLINE f32s load_first(const float *from, int count)
+{
+    if (count >= LANES)
+        return load(from);
+    float some[LANES] = {0};
+    if (count > 0)
+        memcpy(some, from, sizeof(float) * (size_t)count);
+    return load(some);
+}
+
 INLINE void store(float *to, f32s x)
 {
     memcpy(to, &x, sizeof x);
