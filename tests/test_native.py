@@ -110,6 +110,21 @@ def test_logits_are_those_of_pytorch_with_the_same_rounding(
     assert (found.argmax(-1) == expected.argmax(-1)).float().mean() > 0.9
 
 
+@pytest.mark.parametrize("build", builds())
+@torch.inference_mode()
+def test_what_pytorch_computes_between_steps_changes_nothing(build: str) -> None:
+    """It may use the same tile unit in the same thread, in shapes of its own."""
+    ours = native(random_transformer(WIDE, dtype=torch.float32), build)
+    batch = pack(some_rows([(16, 0)]), page_size=PAGE_SIZE)
+
+    def logits() -> Tensor:
+        return ours.logits(ours.hidden(batch, NativeCache(WIDE, num_pages=NUM_PAGES)))
+
+    before = logits()
+    assert torch.ones(512, 512, dtype=torch.bfloat16).mm(torch.ones(512, 512).bfloat16()).sum() > 0
+    assert torch.equal(logits(), before)
+
+
 @pytest.fixture(scope="module", params=builds())
 def make_runner(request: pytest.FixtureRequest) -> Callable[[int], TorchRunner]:
     model = random_transformer(WIDE, dtype=torch.float32)

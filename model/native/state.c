@@ -5,6 +5,10 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#ifdef __AMX_TILE__
+#include "tiles.h"
+#endif
+
 #define ALIGNMENT 64
 #define LARGE_PAGE (2 << 20)
 
@@ -41,6 +45,9 @@ void state_take_seconds(State *state, int timed, double *seconds)
 
 void begin_step(State *state)
 {
+#ifdef __AMX_TILE__
+    forget_shapes();
+#endif
     team_wake(state->team);
     state->last = state->timed ? now() : 0;
 }

@@ -28,6 +28,12 @@ static inline void use_shapes(const TileShapes *shapes)
     }
 }
 
+/* Others may have shaped the tiles of a thread that isn't ours alone. */
+static inline void forget_shapes(void)
+{
+    memset(&tile_shapes, 0, sizeof tile_shapes);
+}
+
 /* For products of rows with pairs of bfloat16, of which there are two lengths:
  *
  *     tiles        0, 1      │ 2          3           │ 4, 5          6, 7
