@@ -31,18 +31,43 @@ def adjusted(
     logits_SV: Tensor, params: Sequence[SamplingParams], contexts: Sequence[Context | None]
 ) -> Tensor:
     """The logits to draw from: the same tensor where no row asks for a change, else a new one."""
+    return restricted(reweighted(logits_SV, params, contexts), allowed_ids(contexts))
+
+
+def reweighted(
+    logits_SV: Tensor, params: Sequence[SamplingParams], contexts: Sequence[Context | None]
+) -> Tensor:
+    """The same without what `allowed` says, which some samplers can see to as they draw."""
     draws = {
         row: (wanted, context or NO_CONTEXT)
         for row, (wanted, context) in enumerate(zip(params, contexts, strict=True))
         if context is not None or wanted.logit_bias
     }
-    if not draws:
+    biases, repetitions = _biases(draws), _repetitions(draws)
+    penalties, forbidden = _output_penalties(draws), _forbidden(draws)
+    if not (biases or repetitions or penalties or forbidden):
         return logits_SV
     logits_SV = logits_SV.clone()
-    _add(logits_SV, _biases(draws))
-    _penalize_repetition(logits_SV, _repetitions(draws))
-    _add(logits_SV, _output_penalties(draws))
-    _forbid(logits_SV, draws)
+    _add(logits_SV, biases)
+    _penalize_repetition(logits_SV, repetitions)
+    _add(logits_SV, penalties)
+    _set(logits_SV, forbidden)
+    return logits_SV
+
+
+def allowed_ids(contexts: Iterable[Context | None]) -> list[bytes | None]:
+    """Of each row, as in Context."""
+    return [(context or NO_CONTEXT).allowed for context in contexts]
+
+
+def restricted(logits_SV: Tensor, allowed: Sequence[bytes | None]) -> Tensor:
+    """-inf for what may not be drawn."""
+    rows = {row: bits for row, bits in enumerate(allowed) if bits is not None}
+    if not rows:
+        return logits_SV
+    logits_SV = logits_SV.clone()
+    for row, bits in rows.items():
+        logits_SV[row].masked_fill_(~_mask(bits, logits_SV), -math.inf)
     return logits_SV
 
 
@@ -72,6 +97,14 @@ def _output_penalties(draws: dict[int, Draw]) -> Entries:
     ]
 
 
+def _forbidden(draws: dict[int, Draw]) -> Entries:
+    return [
+        (row, token_id, -math.inf)
+        for row, (_, context) in draws.items()
+        for token_id in context.forbidden_ids
+    ]
+
+
 def _add(logits_SV: Tensor, entries: Entries) -> None:
     if entries:
         rows_E, ids_E, numbers_E = _columns(entries, logits_SV)
@@ -87,21 +120,13 @@ def _penalize_repetition(logits_SV: Tensor, entries: Entries) -> None:
         logits_SV[rows_E, ids_E] = penalized_E.clamp(-HUGE, HUGE)
 
 
-def _forbid(logits_SV: Tensor, draws: dict[int, Draw]) -> None:
-    forbidden = [
-        (row, token_id, -math.inf)
-        for row, (_, context) in draws.items()
-        for token_id in context.forbidden_ids
-    ]
-    if forbidden:
-        rows_E, ids_E, numbers_E = _columns(forbidden, logits_SV)
+def _set(logits_SV: Tensor, entries: Entries) -> None:
+    if entries:
+        rows_E, ids_E, numbers_E = _columns(entries, logits_SV)
         logits_SV[rows_E, ids_E] = numbers_E
-    for row, (_, context) in draws.items():
-        if context.allowed is not None:
-            logits_SV[row].masked_fill_(~_bits(context.allowed, logits_SV), -math.inf)
 
 
-def _bits(packed: bytes, logits_SV: Tensor) -> Tensor:
+def _mask(packed: bytes, logits_SV: Tensor) -> Tensor:
     vocab_size = logits_SV.shape[-1]
     bits_V = np.unpackbits(np.frombuffer(packed, np.uint8), count=vocab_size, bitorder="little")
     return torch.from_numpy(bits_V.view(np.bool_)).to(logits_SV.device)

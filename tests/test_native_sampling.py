@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import product
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
@@ -28,6 +29,19 @@ ALL_WAYS = [
         (0.0, 0.05, 1.0, 1e-35),
     )
 ]
+LARGE = 49_152
+USUAL = [
+    SamplingParams(temperature=0),
+    SamplingParams(),
+    SamplingParams(temperature=0.7),
+    SamplingParams(top_p=0.9),
+    SamplingParams(top_p=0.95, temperature=2),
+    SamplingParams(min_p=0.05),
+    SamplingParams(top_k=40),
+    SamplingParams(top_k=50, top_p=0.9, temperature=0.6),
+    SamplingParams(top_k=1_000, min_p=0.02),
+    SamplingParams(top_k=5_000),
+]
 FLOATS = st.floats(width=32) | st.sampled_from([-math.inf, math.inf, math.nan, 0.0, -0.0, 1.0])
 ROWS = st.integers(1, 70).flatmap(lambda size: st.lists(FLOATS, min_size=size, max_size=size))
 
@@ -44,9 +58,13 @@ def make(request: pytest.FixtureRequest) -> Make:
 
 
 def draw(
-    sampler: Sampler, logits_SV: Tensor, positions: Sequence[int], params: Sequence[SamplingParams]
+    sampler: Sampler,
+    logits_SV: Tensor,
+    positions: Sequence[int],
+    params: Sequence[SamplingParams],
+    contexts: Sequence[Context | None] | None = None,
 ) -> list[int]:
-    return [token.token_id for token in sampler.sample(logits_SV, positions, params)]
+    return [token.token_id for token in sampler.sample(logits_SV, positions, params, contexts)]
 
 
 def check_same(
@@ -77,6 +95,48 @@ def test_each_way_to_draw(make: Make, vocab_size: int, spread: float) -> None:
     check_same(make(vocab_size), logits_SV, range(len(params)), params)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.1, 0.9, 1.0])
+@pytest.mark.parametrize("vocab_size", [1, 7, 16, 300, 5_003])
+def test_only_what_is_allowed_is_drawn(make: Make, vocab_size: int, share: float) -> None:
+    ways = [way for way in ALL_WAYS if math.isfinite(way.temperature)]
+    params = [replace(way, seed=seed) for seed, way in enumerate(ways)]
+    logits_SV = randn(len(params), vocab_size) * 3
+    rng = random.Random(vocab_size)
+    allowed = [
+        [i == row % vocab_size or rng.random() < share for i in range(vocab_size)]
+        for row in range(len(params))
+    ]
+    contexts = [
+        Context(allowed=packed(each)) if row % 5 else None for row, each in enumerate(allowed)
+    ]
+    expected = draw(Sampler(vocab_size), logits_SV, range(len(params)), params, contexts)
+    drawn = draw(make(vocab_size), logits_SV, range(len(params)), params, contexts)
+    assert drawn == expected
+    for row, token_id in enumerate(drawn):
+        assert contexts[row] is None or allowed[row][token_id]
+
+
+@pytest.mark.parametrize("way", USUAL, ids=str)
+def test_something_is_drawn_even_where_nothing_may_be(make: Make, way: SamplingParams) -> None:
+    (token_id,) = draw(make(100), randn(1, 100), [0], [way], [Context(allowed=b"")])
+    assert 0 <= token_id < 100
+
+
+def packed(allowed: Sequence[bool]) -> bytes:
+    """Without the bytes at the end that allow nothing, which may be left out."""
+    bits = np.packbits(np.array(allowed), bitorder="little")
+    return bits.tobytes().rstrip(b"\0")
+
+
+@pytest.mark.parametrize("way", USUAL, ids=str)
+def test_what_may_not_be_drawn_may_be_anything(make: Make, way: SamplingParams) -> None:
+    logits_SV = randn(1, 100)
+    logits_SV[0, :50] = torch.tensor([math.nan, math.inf, 3e38, 7.0, -math.inf] * 10)
+    context = Context(allowed=packed([i >= 50 for i in range(100)]))
+    (drawn,) = draw(make(100), logits_SV, [0], [way], [context])
+    assert drawn == draw(Sampler(100), logits_SV, [0], [way], [context])[0] >= 50
+
+
 @pytest.mark.parametrize("steps", [1, 2, 16])
 def test_ties(make: Make, steps: int) -> None:
     """Few values, so that many logits are equal."""
@@ -94,21 +154,6 @@ def test_what_is_no_number(make: Make, poison: float, places: Sequence[int]) -> 
     check_same(make(71), logits_SV, range(len(params)), params)
 
 
-LARGE = 49_152
-USUAL = [
-    SamplingParams(temperature=0),
-    SamplingParams(),
-    SamplingParams(temperature=0.7),
-    SamplingParams(top_p=0.9),
-    SamplingParams(top_p=0.95, temperature=2),
-    SamplingParams(min_p=0.05),
-    SamplingParams(top_k=40),
-    SamplingParams(top_k=50, top_p=0.9, temperature=0.6),
-    SamplingParams(top_k=1_000, min_p=0.02),
-    SamplingParams(top_k=5_000),
-]
-
-
 @pytest.mark.parametrize("spread", [0.5, 3])
 def test_a_vocabulary_of_the_usual_size(make: Make, spread: float) -> None:
     params = [replace(USUAL[i % len(USUAL)], seed=i) for i in range(200)]
@@ -117,7 +162,8 @@ def test_a_vocabulary_of_the_usual_size(make: Make, spread: float) -> None:
     check_same(make(LARGE, threads=2), logits_SV, range(len(params)), params)
 
 
-def test_nearly_all_rows_are_decided(make: Make) -> None:
+@pytest.mark.parametrize("context", [None, Context(allowed=b"\x7f" * (LARGE // 8))])
+def test_nearly_all_rows_are_decided(make: Make, context: Context | None) -> None:
     """Else it would be slow."""
     params = [replace(USUAL[i % len(USUAL)], seed=i) for i in range(400)]
     logits_SV = randn(1, LARGE).expand(400, -1) * 3
@@ -128,7 +174,7 @@ def test_nearly_all_rows_are_decided(make: Make) -> None:
         return torch.zeros(len(draws), dtype=torch.int64)
 
     with patch.object(Sampler, "draw", count):
-        draw(make(LARGE), logits_SV, range(400), params)
+        draw(make(LARGE), logits_SV, range(400), params, [context] * 400)
     assert sum(left) <= 4
 
 

@@ -49,6 +49,8 @@ TILED = frozenset(["amx"])
 DRAW = Struct("QQfiff")
 """That of sampling.h: seed, position, temperature, top-k, top-p, min-p. It is packed in a third of
 the time that a structure of ctypes takes."""
+ALLOWED_AT_ONCE = 16
+"""Its bits of what may be drawn come in multiples of this."""
 
 
 class Matrix(Structure):
@@ -128,7 +130,7 @@ def load(build: str) -> CDLL:
     declare(library, "forward_hidden", takes, c_int)
     takes = [model, c_void_p, c_void_p, c_int64, c_void_p]
     declare(library, "forward_logits", takes, c_int)
-    takes = [c_void_p, c_void_p, c_int64, c_int, c_int, c_char_p, c_void_p]
+    takes = [c_void_p, c_void_p, c_int64, c_int, c_int, POINTER(c_char_p), c_char_p, c_void_p]
     declare(library, "draw_tokens", takes, c_int)
     return library
 

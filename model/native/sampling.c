@@ -39,6 +39,7 @@
 typedef struct {
     const float *logits;
     int num_logits, num_vectors;
+    const uint8_t *allowed; /* NULL: all are */
     const Draw *draw;
     uint32_t key[2];
     float tail[LANES]; /* the logits after the last whole vector, then -inf */
@@ -66,13 +67,15 @@ static uint64_t mixed(uint64_t state)
     return z ^ z >> 31;
 }
 
-static void set_row(Row *row, const float *logits, int num_logits, const Draw *draw)
+static void set_row(Row *row, const float *logits, int num_logits, const uint8_t *allowed,
+                    const Draw *draw)
 {
     uint64_t key = mixed(mixed(draw->seed) ^ draw->position);
     int num_whole = num_logits / LANES * LANES;
     row->logits = logits;
     row->num_logits = num_logits;
     row->num_vectors = (num_logits + LANES - 1) / LANES;
+    row->allowed = allowed;
     row->draw = draw;
     row->key[0] = (uint32_t)key;
     row->key[1] = (uint32_t)(key >> 32);
@@ -80,10 +83,25 @@ static void set_row(Row *row, const float *logits, int num_logits, const Draw *d
     memcpy(row->tail, logits + num_whole, (size_t)(num_logits - num_whole) * sizeof(float));
 }
 
+/* Ones in all lanes of what may be drawn. */
+INLINE i32s allowed_at(const Row *row, int vector)
+{
+    int first = vector * LANES;
+    int32_t bits = row->allowed[first / 8] >> first % 8;
+#if LANES > 8
+    bits |= row->allowed[first / 8 + 1] << 8;
+#endif
+    return (bits & 1 << (i32s){LANE_NUMBERS}) != 0;
+}
+
+/* -inf where it may not be drawn. */
 INLINE f32s vector_at(const Row *row, int vector)
 {
     bool is_whole = (vector + 1) * LANES <= row->num_logits;
-    return load(is_whole ? row->logits + (size_t)vector * LANES : row->tail);
+    f32s logits = load(is_whole ? row->logits + (size_t)vector * LANES : row->tail);
+    if (row->allowed == NULL)
+        return logits;
+    return choose(allowed_at(row, vector), logits, all(-INFINITY));
 }
 
 INLINE int end_of_block(const Row *row, int block)
@@ -336,10 +354,11 @@ static int64_t draw_likeliest(const Row *row)
     }
     if (isnan(sum(total)))
         return -1;
-    int id = best * BLOCK_VECTORS * LANES;
-    while (row->logits[id] != highest)
-        id++;
-    return id;
+    for (int i = best * BLOCK_VECTORS;; i++) {
+        uint32_t lanes = lanes_of(vector_at(row, i) == highest);
+        if (lanes != 0)
+            return i * LANES + __builtin_ctz(lanes);
+    }
 }
 
 /* Integers that sort as the floats do; and back. */
@@ -487,6 +506,7 @@ typedef struct {
     const float *logits;
     int64_t stride;
     int num_logits;
+    const uint8_t *const *allowed;
     const Draw *draws;
     int64_t *ids;
 } Job;
@@ -495,7 +515,8 @@ static void draw_one(void *context, int item)
 {
     const Job *job = context;
     Row row;
-    set_row(&row, job->logits + item * job->stride, job->num_logits, &job->draws[item]);
+    set_row(&row, job->logits + item * job->stride, job->num_logits, job->allowed[item],
+            &job->draws[item]);
     if (isinf(row.draw->temperature))
         job->ids[item] = -1;
     else if (row.draw->temperature == 0)
@@ -507,9 +528,9 @@ static void draw_one(void *context, int item)
 }
 
 int draw_tokens(State *state, const float *logits, int64_t stride, int num_rows, int num_logits,
-                const Draw *draws, int64_t *ids)
+                const uint8_t *const *allowed, const Draw *draws, int64_t *ids)
 {
-    Job job = {logits, stride, num_logits, draws, ids};
+    Job job = {logits, stride, num_logits, allowed, draws, ids};
     bool wakes = num_rows >= ROWS_WORTH_WAKING;
     if (wakes)
         begin_step(state);

@@ -23,8 +23,9 @@ typedef struct {
 } Draw;
 
 /* ids[S] of logits[S][V], whose rows are `stride` apart; -1 where a row is left undecided. Returns
- * how many are. */
+ * how many are. allowed[S]: of each row, a bit for each token, as in model.batch.Context, and up to a
+ * whole multiple of 16; NULL where all may be drawn. */
 int draw_tokens(State *state, const float *logits, int64_t stride, int num_rows, int num_logits,
-                const Draw *draws, int64_t *ids);
+                const uint8_t *const *allowed, const Draw *draws, int64_t *ids);
 
 #endif

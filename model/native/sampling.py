@@ -12,7 +12,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from model.native.library import DRAW
+from model.batch import Context, SamplingParams
+from model.logits import allowed_ids, restricted, reweighted
+from model.native.library import ALLOWED_AT_ONCE, DRAW
 from model.native.transformer import NativeTransformer
 from model.sampling import GREEDY_BELOW, UINT64, Draw, Sampler
 
@@ -26,11 +28,30 @@ class NativeSampler(Sampler):
         super().__init__(vocab_size, device=device)
         self._model = model
 
+    def adjust_and_draw(
+        self,
+        logits_SV: Tensor,
+        positions: Sequence[int],
+        params: Sequence[SamplingParams],
+        contexts: Sequence[Context | None],
+    ) -> Tensor:
+        """Without a copy of the logits where all that is asked for is what may be drawn at all."""
+        draws = list(zip(positions, params, strict=True))
+        return self._draw(reweighted(logits_SV, params, contexts), draws, allowed_ids(contexts))
+
     def draw(self, logits_SV: Tensor, draws: Sequence[Draw]) -> Tensor:
+        return self._draw(logits_SV, draws, [None] * len(draws))
+
+    def _draw(
+        self, logits_SV: Tensor, draws: Sequence[Draw], allowed: Sequence[bytes | None]
+    ) -> Tensor:
         ids_S = torch.empty(len(draws), dtype=torch.int64)
-        if self._model.draw(logits_SV, self._packed(draws), ids_S):
+        num_bytes = -(-logits_SV.shape[-1] // ALLOWED_AT_ONCE) * ALLOWED_AT_ONCE // 8
+        padded = [bits if bits is None else bits.ljust(num_bytes, b"\0") for bits in allowed]
+        if self._model.draw(logits_SV, padded, self._packed(draws), ids_S):
             rows = [row for row, token_id in enumerate(ids_S.tolist()) if token_id < 0]
-            ids_S[rows] = super().draw(logits_SV[rows], [draws[row] for row in rows])
+            left_SV = restricted(logits_SV[rows], [allowed[row] for row in rows])
+            ids_S[rows] = super().draw(left_SV, [draws[row] for row in rows])
         return ids_S
 
     def _packed(self, draws: Sequence[Draw]) -> bytes:

@@ -7,7 +7,8 @@ model.weights.names, as float32.
 Shapes: T packed tokens, S rows of the output, W model width, V vocabulary.
 """
 
-from ctypes import CDLL, addressof, byref, c_double
+from collections.abc import Sequence
+from ctypes import CDLL, addressof, byref, c_char_p, c_double
 from pathlib import Path
 from weakref import finalize
 
@@ -155,7 +156,9 @@ class NativeTransformer:
         weight_W = self._tensors["norm"]
         return rms_norm(x_TW, weight_W.shape, weight_W, self.config.norm_eps)
 
-    def draw(self, logits_SV: Tensor, draws: bytes, ids_S: Tensor) -> int:
+    def draw(
+        self, logits_SV: Tensor, allowed: Sequence[bytes | None], draws: bytes, ids_S: Tensor
+    ) -> int:
         """Writes each row's id, or -1 where the library leaves it undecided; how many those are."""
         assert logits_SV.dtype == torch.float32
         assert logits_SV.stride(1) == 1
@@ -164,6 +167,7 @@ class NativeTransformer:
             logits_SV.data_ptr(),
             logits_SV.stride(0),
             *logits_SV.shape,
+            (c_char_p * len(allowed))(*allowed),
             draws,
             ids_S.data_ptr(),
         )
