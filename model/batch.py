@@ -61,8 +61,9 @@ class Context:
     prompt_len: int = 0
     forbidden_ids: Collection[int] = ()
     """Never drawn."""
-    allowed: bytes | None = None
-    """Bit i % 8 of byte i // 8, the lowest first, says whether id i may be drawn; None: all may."""
+    allowed: Callable[[], bytes] | None = None
+    """Bit i % 8 of byte i // 8, the lowest first, says whether id i may be drawn; None: all may.
+    Asked for once the logits are there, since it may take its time as well."""
 
 
 UNKNOWN = 0

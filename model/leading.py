@@ -14,7 +14,8 @@ import logging
 import os
 import threading
 import time
-from typing import NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -36,7 +37,7 @@ class LeadingRunner:
         self.vocab_size, self.max_model_len = runner.vocab_size, runner.max_model_len
         self.device, self.attention = runner.device, runner.attention
         self._runner, self._wire = runner, wire
-        self._encoder = msgspec.msgpack.Encoder(enc_hook=list)  # of any sequence of ids
+        self._encoder = msgspec.msgpack.Encoder(enc_hook=_told)
         self._lock = threading.Lock()  # one message at a time
         threading.Thread(target=self._beat, daemon=True).start()
 
@@ -76,9 +77,18 @@ def lead(runner: Runner, wire: Wire) -> LeadingRunner:
     return LeadingRunner(runner, wire)
 
 
+def _told(value: Any) -> Any:
+    """Any sequence of ids as a list; and what a row may draw, once that is found."""
+    return value() if callable(value) else list(value)
+
+
+def _heard_of(_: type, allowed: bytes) -> Callable[[], bytes]:
+    return lambda: allowed
+
+
 def follow(runner: Runner, wire: Wire) -> None:
     """Compute what rank 0 does, until that has ended."""
-    decoder = msgspec.msgpack.Decoder(Batch)
+    decoder = msgspec.msgpack.Decoder(Batch, dec_hook=_heard_of)
     compute = runner.launch if isinstance(runner, OverlappingRunner) else runner.run
     while (message := _heard(wire)) is not None:
         if message != NOTHING:

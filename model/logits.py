@@ -56,8 +56,9 @@ def reweighted(
 
 
 def allowed_ids(contexts: Iterable[Context | None]) -> list[bytes | None]:
-    """Of each row, as in Context."""
-    return [(context or NO_CONTEXT).allowed for context in contexts]
+    """Of each row, as in Context; waits for it."""
+    given = [context and context.allowed for context in contexts]
+    return [tell() if tell else None for tell in given]
 
 
 def restricted(logits_SV: Tensor, allowed: Sequence[bytes | None]) -> Tensor:

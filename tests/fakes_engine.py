@@ -196,5 +196,5 @@ class ObedientRunner(FakeRunner):
         sampled = super()._sample(row)
         if sampled is None or row.context is None or row.context.allowed is None:
             return sampled
-        allowed = allowed_ids(row.context.allowed)
+        allowed = allowed_ids(row.context.allowed())
         return SampledToken(min(allowed, key=lambda i: (i - sampled.token_id) % VOCAB_SIZE))

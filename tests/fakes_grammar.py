@@ -7,7 +7,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer
 
 from service.api.served import read_vocabulary
-from service.engine.grammar import Grammars
+from service.engine.grammar import Constraint, Grammars
 from service.engine.messages import EngineInfo, Event, FinishReason, Request
 from service.text import tokenizer as text_tokenizer
 from service.text.chat_template import ChatTemplate
@@ -36,6 +36,13 @@ def draw(rng: random.Random, allowed: Sequence[int]) -> int:
     return rng.choice(plain if plain and rng.random() < 0.9 else allowed)
 
 
+def start(grammar: str, text: str) -> Constraint:
+    """Behind the text. Raises GrammarError where that has no place in the grammar."""
+    constraint = GRAMMARS.start(grammar, list(text.encode()))
+    constraint.push([])
+    return constraint
+
+
 def obey(seed: int, grammars: Grammars = GRAMMARS) -> Script:
     """A token at a time; where nothing is asked for, one and the end."""
 
@@ -43,7 +50,7 @@ def obey(seed: int, grammars: Grammars = GRAMMARS) -> Script:
         rng = random.Random(f"{seed} {request.sampling.seed}")
         constraint = grammars.start(request.grammar or "start: /[a-z]/", [])
         for number in range(1, request.max_tokens + 1):
-            token_id = draw(rng, allowed_ids(constraint.allowed))
+            token_id = draw(rng, allowed_ids(constraint.allowed()))
             ends = number == request.max_tokens
             reason: FinishReason | None = "stop" if token_id == END else "length" if ends else None
             yield Event(request_id=request.id, token_ids=[token_id], finish_reason=reason)

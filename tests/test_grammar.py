@@ -1,5 +1,10 @@
 """Grammars in the engine: what a sequence generates is in the language, whatever interrupts it."""
 
+import threading
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import patch
+
 import pytest
 from llguidance import LLMatcher
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -73,11 +78,11 @@ def test_an_idle_engine_reads_the_vocabulary_before_it_is_needed() -> None:
 
 def test_what_may_come_next_follows_the_text_so_far() -> None:
     constraint = Grammars(vocabulary()).start(GRAMMAR, [])
-    assert {WORDS[i] for i in allowed_ids(constraint.allowed)} == {"a", "ab", "abc", "c"}
+    assert {WORDS[i] for i in allowed_ids(constraint.allowed())} == {"a", "ab", "abc", "c"}
     constraint.push([WORDS.index("abc")])
-    assert {WORDS[i] for i in allowed_ids(constraint.allowed)} == {"d"}
+    assert {WORDS[i] for i in allowed_ids(constraint.allowed())} == {"d"}
     constraint.push([WORDS.index("d")])
-    assert {WORDS[i] for i in allowed_ids(constraint.allowed)} == {
+    assert {WORDS[i] for i in allowed_ids(constraint.allowed())} == {
         "a",
         "ab",
         "c",
@@ -85,7 +90,7 @@ def test_what_may_come_next_follows_the_text_so_far() -> None:
         "<stop>",
     }
     constraint.push([WORDS.index("ab")])
-    assert allowed_ids(constraint.allowed) == [END, STOP]
+    assert allowed_ids(constraint.allowed()) == [END, STOP]
 
 
 @pytest.mark.parametrize("end", [END, STOP])
@@ -129,6 +134,57 @@ def test_preemption_keeps_the_place_in_the_grammar() -> None:
     assert {name: token_ids(events) for name, events in events.items()} == expected
 
 
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """No grammar is compiled before it is set."""
+    opened = threading.Event()
+
+    def compile_late(*args: Any, **limits: Any) -> LLMatcher:
+        opened.wait()
+        return LLMatcher(*args, **limits)
+
+    monkeypatch.setattr("service.engine.grammar.LLMatcher", compile_late)
+    yield opened
+    opened.set()
+
+
+def test_a_grammar_that_is_being_compiled_holds_up_nobody(gate: threading.Event) -> None:
+    engine = make_engine(ObedientRunner())
+    engine.add(request("late"))
+    engine.add(request("later"))
+    engine.add(Request(id="free", prompt_ids=[5], max_tokens=3))
+    assert engine.stats.num_waiting == 3
+    events = [event for _ in range(3) for event in engine.step()]
+    assert [event.request_id for event in events] == ["free"] * 3
+    assert engine.has_work
+    assert engine.step() == []
+    engine.abort("later")
+    (event,) = engine.step()
+    assert (event.request_id, event.finish_reason) == ("later", "cancelled")
+    gate.set()
+    assert run(engine)["late"][-1].finish_reason == "stop"
+
+
+def test_what_may_come_next_is_found_while_the_model_computes() -> None:
+    """That is, by another thread, begun before the runner is asked."""
+    finders: set[int] = set()
+
+    class Matcher:
+        def compute_bitmask(self) -> bytes:
+            finders.add(threading.get_ident())
+            return b"\xff" * 8
+
+        def __getattr__(self, name: str) -> Any:
+            return lambda *_: False
+
+    with patch("service.engine.grammar.LLMatcher", lambda *_, **__: Matcher()):
+        engine = make_engine(ObedientRunner())
+        engine.add(request("a"))
+        run(engine)
+    assert finders
+    assert threading.get_ident() not in finders
+
+
 def test_what_the_grammar_has_no_place_for_ends_the_sequence_alone() -> None:
     engine = make_engine(DisobedientRunner())
     engine.add(request("a"))
@@ -143,9 +199,11 @@ def test_what_the_grammar_has_no_place_for_ends_the_sequence_alone() -> None:
 
 @pytest.mark.parametrize("grammar", ["start: (", LLMatcher.grammar_from_regex("(ab")])
 def test_a_grammar_that_is_none_is_refused(grammar: str) -> None:
+    constraint = Grammars(vocabulary()).start(grammar, [])
+    constraint.allowed()
     with pytest.raises(GrammarError, match="can't be followed"):
-        Grammars(vocabulary()).start(grammar, [])
+        constraint.push([])
     engine = make_engine(ObedientRunner())
     engine.add(Request(id="a", prompt_ids=[1], max_tokens=3, grammar=grammar))
-    (event,) = engine.step()
+    (event,) = run(engine)["a"]
     assert event.finish_reason == "refused"

@@ -4,6 +4,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -30,7 +31,7 @@ RICH = Row(
     3,
     range(1, 4),
     SamplingParams(temperature=0.5, logit_bias={7: -1.5}, num_logprobs=2),
-    Context(known_ids=(1, 2), prompt_len=1, forbidden_ids={4}, allowed=b"\x0f\xf0"),
+    Context(known_ids=(1, 2), prompt_len=1, forbidden_ids={4}, allowed=lambda: b"\x0f\xf0"),
     scoring=Scoring([6], 1),
     pooling="last",
     guessed_ids=[8],
@@ -42,7 +43,7 @@ RICH_AS_READ = Row(
     3,
     [1, 2, 3],
     SamplingParams(temperature=0.5, logit_bias={7: -1.5}, num_logprobs=2),
-    Context(known_ids=[1, 2], prompt_len=1, forbidden_ids=[4], allowed=b"\x0f\xf0"),
+    Context(known_ids=[1, 2], prompt_len=1, forbidden_ids=[4]),
     scoring=Scoring([6], 1),
     pooling="last",
     guessed_ids=[8],
@@ -112,7 +113,12 @@ BATCHES = [Batch([RICH], [(1, 2)]), Batch([PLAIN]), Batch([DRAWN_BEFORE])]
 def check_follower(seen: Sequence[Batch | None]) -> None:
     batches = [batch for batch in seen if batch is not None]
     assert batches == seen
-    assert [batch.rows for batch in batches] == [[RICH_AS_READ], [PLAIN], [DRAWN_BEFORE]]
+    rich, *others = [row for batch in batches for row in batch.rows]
+    assert rich.context is not None
+    assert rich.context.allowed is not None
+    assert rich.context.allowed() == b"\x0f\xf0"
+    assert replace(rich, context=replace(rich.context, allowed=None)) == RICH_AS_READ
+    assert others == [PLAIN, DRAWN_BEFORE]
     assert [list(map(tuple, batch.copies)) for batch in batches] == [[(1, 2)], [], []]
 
 

@@ -39,14 +39,15 @@ def defined(logits: Sequence[float], params: SamplingParams, context: Context) -
             logit = logit / penalty if logit > 0 else logit * penalty
         logit -= params.frequency_penalty * output.count(token_id)
         logit -= params.presence_penalty * (token_id in output)
-        allowed = context.allowed is None or context.allowed[token_id // 8] >> token_id % 8 & 1
+        bits = context.allowed() if context.allowed else b"\xff\xff"
+        allowed = bits[token_id // 8] >> token_id % 8 & 1
         result.append(logit if allowed and token_id not in context.forbidden_ids else -math.inf)
     return result
 
 
 @pytest.mark.parametrize("params", PENALTIES)
 @pytest.mark.parametrize(
-    "bans", [{}, {"forbidden_ids": {4, 7}}, {"allowed": bytes([0b10110011, 0b1])}]
+    "bans", [{}, {"forbidden_ids": {4, 7}}, {"allowed": lambda: bytes([0b10110011, 0b1])}]
 )
 def test_each_row_gets_what_its_parameters_mean(
     params: SamplingParams, bans: dict[str, Any]
@@ -80,7 +81,7 @@ def test_what_is_banned_is_not_drawn_greedily_nor_by_chance() -> None:
                 torch.tensor([LOGITS]),
                 [0],
                 [replace(params, seed=seed)],
-                [Context(forbidden_ids={0, 4}, allowed=bytes([0b11111101, 0]))],
+                [Context(forbidden_ids={0, 4}, allowed=lambda: bytes([0b11111101, 0]))],
             )[0].token_id
             for seed in range(200)
         }
@@ -102,7 +103,9 @@ def test_logprobs_are_of_the_logits_before_any_of_it() -> None:
 
 @pytest.mark.parametrize("drawing", [{}, {"temperature": 0.7, "top_p": 0.9}, {"top_k": 4}], ids=str)
 @pytest.mark.parametrize("params", PENALTIES, ids=range(len(PENALTIES)))
-@pytest.mark.parametrize("bans", [{}, {"forbidden_ids": {4, 7}, "allowed": bytes([0b11110111, 1])}])
+@pytest.mark.parametrize(
+    "bans", [{}, {"forbidden_ids": {4, 7}, "allowed": lambda: bytes([0b11110111, 1])}]
+)
 def test_draws_follow_what_bias_penalties_and_bans_leave(
     params: SamplingParams, bans: dict[str, Any], drawing: dict[str, Any]
 ) -> None:

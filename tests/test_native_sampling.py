@@ -106,9 +106,7 @@ def test_only_what_is_allowed_is_drawn(make: Make, vocab_size: int, share: float
         [i == row % vocab_size or rng.random() < share for i in range(vocab_size)]
         for row in range(len(params))
     ]
-    contexts = [
-        Context(allowed=packed(each)) if row % 5 else None for row, each in enumerate(allowed)
-    ]
+    contexts = [allowing(each) if row % 5 else None for row, each in enumerate(allowed)]
     expected = draw(Sampler(vocab_size), logits_SV, range(len(params)), params, contexts)
     drawn = draw(make(vocab_size), logits_SV, range(len(params)), params, contexts)
     assert drawn == expected
@@ -118,21 +116,21 @@ def test_only_what_is_allowed_is_drawn(make: Make, vocab_size: int, share: float
 
 @pytest.mark.parametrize("way", USUAL, ids=str)
 def test_something_is_drawn_even_where_nothing_may_be(make: Make, way: SamplingParams) -> None:
-    (token_id,) = draw(make(100), randn(1, 100), [0], [way], [Context(allowed=b"")])
+    (token_id,) = draw(make(100), randn(1, 100), [0], [way], [allowing([])])
     assert 0 <= token_id < 100
 
 
-def packed(allowed: Sequence[bool]) -> bytes:
+def allowing(allowed: Sequence[bool]) -> Context:
     """Without the bytes at the end that allow nothing, which may be left out."""
-    bits = np.packbits(np.array(allowed), bitorder="little")
-    return bits.tobytes().rstrip(b"\0")
+    bits = np.packbits(np.array(allowed, dtype=bool), bitorder="little").tobytes().rstrip(b"\0")
+    return Context(allowed=lambda: bits)
 
 
 @pytest.mark.parametrize("way", USUAL, ids=str)
 def test_what_may_not_be_drawn_may_be_anything(make: Make, way: SamplingParams) -> None:
     logits_SV = randn(1, 100)
     logits_SV[0, :50] = torch.tensor([math.nan, math.inf, 3e38, 7.0, -math.inf] * 10)
-    context = Context(allowed=packed([i >= 50 for i in range(100)]))
+    context = allowing([i >= 50 for i in range(100)])
     (drawn,) = draw(make(100), logits_SV, [0], [way], [context])
     assert drawn == draw(Sampler(100), logits_SV, [0], [way], [context])[0] >= 50
 
@@ -162,7 +160,7 @@ def test_a_vocabulary_of_the_usual_size(make: Make, spread: float) -> None:
     check_same(make(LARGE, threads=2), logits_SV, range(len(params)), params)
 
 
-@pytest.mark.parametrize("context", [None, Context(allowed=b"\x7f" * (LARGE // 8))])
+@pytest.mark.parametrize("context", [None, Context(allowed=lambda: b"\x7f" * (LARGE // 8))])
 def test_nearly_all_rows_are_decided(make: Make, context: Context | None) -> None:
     """Else it would be slow."""
     params = [replace(USUAL[i % len(USUAL)], seed=i) for i in range(400)]

@@ -13,7 +13,7 @@ from service.text.chat_template import ChatTemplate
 from service.text.model import TextModel
 from service.text.reasoning import FORMATS, Place, ReasoningParser, find_format
 from tests.fakes import END, Client, events_of, make_text, say
-from tests.fakes_grammar import GRAMMARS, obedient, roomy, specially_obedient, with_special_marks
+from tests.fakes_grammar import obedient, roomy, specially_obedient, start, with_special_marks
 
 CASES: list[tuple[Place, str, str, str]] = [
     ("before", "<think>\nhm  \n</think>\n\nyes ", "hm", "yes "),
@@ -148,7 +148,7 @@ def test_a_form_holds_behind_the_thoughts(parser: str) -> None:
             assert isinstance(json.loads(choice["message"]["content"]), dict)
     [grammar] = {request.grammar for request in client.engine.submitted}
     opening = {"qwen3": "<think>x", "deepseek_r1": "x", "mistral": "[THINK]x"}[parser]
-    GRAMMARS.start(grammar, list(f"{opening}{FORMATS[parser].end}\n{{}}".encode()))
+    start(grammar, f"{opening}{FORMATS[parser].end}\n{{}}")
 
 
 @pytest.mark.parametrize("choice", ["auto", "required"])
@@ -159,7 +159,7 @@ def test_calls_come_behind_the_thoughts(choice: str) -> None:
     grammar = client.engine.submitted[0].grammar
     call = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
     for text in (call, f"<think>Hm </think>\n{call}"):
-        GRAMMARS.start(grammar, list(text.encode()))
+        start(grammar, text)
 
 
 def test_both_names_are_taken_in_the_history() -> None:

@@ -9,15 +9,19 @@ step N, whose output is committed then.
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, wait
 from typing import NamedTuple
 
 from model.batch import Batch, Collect, OverlappingRunner, Runner
 from service.engine.blocks import BlockManager
-from service.engine.grammar import Constraint, GrammarError, Grammars
+from service.engine.grammar import Constraint, Grammars
 from service.engine.messages import EngineInfo, Event, Request, Stats, StepRecord, Vocabulary
 from service.engine.scheduler import Scheduler
 from service.engine.sequence import Sequence
 from service.engine.stopwatch import Stopwatch
+
+LINGER_SECONDS = 0.001
+"""For grammars that are being compiled; then others may have come, or left."""
 
 Clock = Callable[[], float]
 """Gives seconds; never goes backwards."""
@@ -52,6 +56,7 @@ class Engine:
             speculative=speculative,
         )
         self._grammars: Grammars | None = None
+        self._compiling: dict[str, tuple[Sequence, Constraint]] = {}  # by request, in order
         self._clock = clock
         self._events: list[Event] = []
         self._num_arrivals = 0
@@ -77,13 +82,17 @@ class Engine:
     def stats(self) -> Stats:
         return Stats(
             num_running=len(self._scheduler.running),
-            num_waiting=len(self._scheduler.waiting),
+            num_waiting=len(self._scheduler.waiting) + len(self._compiling),
             num_free_pages=self._blocks.num_free,
             num_pages=self._blocks.num_pages,
         )
 
     @property
     def has_work(self) -> bool:
+        return bool(self._is_computing or self._compiling)
+
+    @property
+    def _is_computing(self) -> bool:
         return bool(self._scheduler.running or self._scheduler.waiting or self._launches)
 
     def learn(self, vocabulary: Vocabulary) -> None:
@@ -98,19 +107,19 @@ class Engine:
 
     def add(self, request: Request) -> None:
         """Queue a request. One that can never run is refused by an event in the next step."""
-        problem = self._problem(request)
-        try:
-            constraint = self._constraint(request)
-        except GrammarError as error:
-            problem, constraint = problem or str(error), None
-        if problem:
+        if problem := self._problem(request):
             refusal = Event(request_id=request.id, finish_reason="refused", message=problem)
             self._events.append(refusal)
             return
-        self._scheduler.add(
-            Sequence(request, arrival=self._num_arrivals, now=self._clock(), constraint=constraint)
+        constraint = self._constraint(request)
+        sequence = Sequence(
+            request, arrival=self._num_arrivals, now=self._clock(), constraint=constraint
         )
         self._num_arrivals += 1
+        if constraint:
+            self._compiling[request.id] = sequence, constraint
+        else:
+            self._scheduler.add(sequence)
 
     def _constraint(self, request: Request) -> Constraint | None:
         if not request.grammar:
@@ -133,11 +142,12 @@ class Engine:
 
     def abort(self, request_id: str) -> None:
         """End a request now and free its pages; one that has ended already is left in peace."""
-        if self._scheduler.remove(request_id):
+        if self._compiling.pop(request_id, None) or self._scheduler.remove(request_id):
             self._events.append(Event(request_id=request_id, finish_reason="cancelled"))
 
     def step(self) -> list[Event]:
         """Compute one batch, if there is work, and return all news since the last step."""
+        self._queue_compiled()
         started = self._clock()
         batch = self._scheduler.schedule(now=started)
         self.stopwatch.lap("schedule")
@@ -149,7 +159,22 @@ class Engine:
         events, self._events = self._events, []
         return events
 
+    def _queue_compiled(self) -> None:
+        """Those whose grammar is ready. Lingers only where there is nothing else to do."""
+        if self._compiling and not self._is_computing:
+            wait(
+                (constraint.work for _, constraint in self._compiling.values()),
+                LINGER_SECONDS,
+                FIRST_COMPLETED,
+            )
+        for request_id, (sequence, constraint) in list(self._compiling.items()):
+            if constraint.work.done():
+                del self._compiling[request_id]
+                self._scheduler.add(sequence)
+
     def _launched(self, batch: Batch) -> Collect:
+        if self._grammars is not None:
+            self._grammars.find()
         if self._most_launched > 1 and isinstance(self._runner, OverlappingRunner):
             return self._runner.launch(batch)
         output = self._runner.run(batch)

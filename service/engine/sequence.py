@@ -6,7 +6,7 @@ token_ids   p p p p p p p p o o o ?      prompt, then output; num_unknown: ?, wh
                 num_launched             in steps that are being computed
 """
 
-from collections.abc import Sequence as ListLike
+from collections.abc import Callable, Sequence as ListLike
 
 from model.batch import UNKNOWN, Context, Row, Scoring, TokenLogprobs
 from service.engine.blocks import page_hash, root_hash
@@ -46,6 +46,7 @@ class Sequence:
         self.got_first_token = 0.0
         self._page_hashes: list[bytes] = []
         self._constraint = constraint
+        self._allowed = constraint.allowed if constraint else _always(request.allowed)
         self._has_context = bool(
             constraint is not None
             or request.sampling.has_penalty
@@ -143,7 +144,7 @@ class Sequence:
             known_ids=self.token_ids,
             prompt_len=len(self.request.prompt_ids),
             forbidden_ids=self._forbidden_ids(),
-            allowed=self._constraint.allowed if self._constraint else self.request.allowed,
+            allowed=self._allowed,
         )
 
     def _forbidden_ids(self) -> set[int]:
@@ -195,3 +196,7 @@ class Sequence:
             prefill_seconds=self.got_first_token - self.admitted,
             num_preemptions=self.num_preemptions,
         )
+
+
+def _always(allowed: bytes | None) -> Callable[[], bytes] | None:
+    return None if allowed is None else lambda: allowed

@@ -20,7 +20,7 @@ from service.text.spellings import NONE, Spellings
 
 MAX_GRAMMAR_CHARS = 64 << 10
 MAX_CPU_SECONDS = 0.5
-"""What the compiler took here it takes in the engine again, where streams wait for it."""
+"""What the compiler took here it takes in the engine again, from one of the cores."""
 MAX_REASON_CHARS = 300
 ALONE = "start: @answer"
 """The rules of an answer that follows its one part, `answer`."""
