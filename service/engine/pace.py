@@ -1,12 +1,14 @@
 """How many prompt tokens may go beside decodes in a step, so that no long prompt holds up streams.
 
-A step with prompt tokens shall take no more than MOST_SLOWDOWN times what its decodes would take
-alone. What those and a prompt token take is learnt from the steps themselves, because it depends on
-the machine, the model, the batch and, slowly growing, the prompt's length. Is told times; reads no
+Of a step's time, prompts get what decodes take, so that streams go on at half their pace at least.
+Where more requests wait for their first token than decode, prompts get as many times that, since
+each request has the same right to get on; up to MOST_SHARES, since streams have readers. What
+decodes and a prompt token take is learnt from the steps themselves, because it depends on the
+machine, the model, the batch and, slowly growing, the prompt's length. Is told times; reads no
 clock.
 """
 
-MOST_SLOWDOWN = 2.0
+MOST_SHARES = 8.0
 LEAST_TOKENS = 4
 """However slow they are: a prompt must get on."""
 FIRST_TOKENS = 32
@@ -23,13 +25,17 @@ class Pace:
         self._token_seconds = 0.0  # of one prompt token
         self._num_mixed_steps = 0
 
-    def num_prompt_tokens(self, num_decodes: int) -> int:
-        """The most that shall go beside this many decodes; 0 where these should go alone."""
+    def num_prompt_tokens(self, num_decodes: int, *, num_prompts: int = 1) -> int:
+        """The most that shall go beside this many decodes; 0 where these should go alone.
+
+        num_prompts: requests that wait for their first token.
+        """
         if not self._decode_seconds or self._num_mixed_steps >= MOST_MIXED_STEPS:
             return 0
         if not self._token_seconds:
             return FIRST_TOKENS
-        spare = (MOST_SLOWDOWN - 1) * self._seconds_alone(num_decodes)
+        shares = min(MOST_SHARES, max(1.0, num_prompts / num_decodes))
+        spare = shares * self._seconds_alone(num_decodes)
         return max(LEAST_TOKENS, int(spare / self._token_seconds))
 
     def observe(self, *, num_decodes: int, num_prompt_tokens: int, seconds: float) -> None:

@@ -103,7 +103,9 @@ class Scheduler:
     def _plan_prompts(self, chunks: list[Sequence], budget: int, *, now: float) -> None:
         """Of those that run, then of those that wait."""
         if self._plan:
-            budget = min(budget, self.pace.num_prompt_tokens(len(self._plan)))
+            num_prompts = len(chunks) + len(self.waiting)
+            most = self.pace.num_prompt_tokens(len(self._plan), num_prompts=num_prompts)
+            budget = min(budget, most)
         budget = self._plan_all(chunks, budget)
         while budget and len(self.running) < self.max_sequences:
             sequence = self.waiting.peek()
