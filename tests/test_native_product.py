@@ -241,9 +241,20 @@ def test_a_row_has_the_same_bits_in_any_batch_and_with_any_threads(build: str, b
     )
     x_TK = random(140, 576, seed=3)
     whole = bench.multiply(x_TK)
-    for first, stop in [(0, 1), (7, 8), (3, 20), (0, 31), (33, 64), (120, 140)]:
+    for first, stop in [(0, 0), (0, 1), (7, 8), (3, 20), (0, 31), (33, 64), (120, 140)]:
         part = bench.multiply(x_TK[first:stop], threads=1 + first % 3)
         assert np.array_equal(part, whole[first:stop])
+
+
+@any_build
+def test_of_a_large_matrix_too(build: str) -> None:
+    """Whose columns threads share out, where they share the rows of a small one."""
+    bench = Bench(build, 4096, 576, bits=8)
+    bench.pack(random(4096, 576))
+    x_TK = random(40, 576, seed=3)
+    whole = bench.multiply(x_TK, threads=2)
+    for first, stop in [(0, 1), (3, 20), (8, 40)]:
+        assert np.array_equal(bench.multiply(x_TK[first:stop]), whole[first:stop])
 
 
 @any_build

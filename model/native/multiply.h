@@ -8,6 +8,11 @@
 
 #define VECTORS (BLOCK / LANES)
 #define ROWS_AT_ONCE 16
+#ifdef HAS_TILES
+#define ROWS_TOGETHER 16 /* that share each load of weights, if there are as many */
+#else
+#define ROWS_TOGETHER 8
+#endif
 
 /* What a block gives for a row. */
 typedef struct {

@@ -5,6 +5,7 @@
 
 #define BLOCKS_AN_ITEM 4 /* of work */
 #define ROWS_AN_ITEM 128 /* whose inputs stay in a core's cache while the matrix passes by */
+#define SMALL_MATRIX (2 << 20) /* bytes of codes, which stay in a core's cache */
 
 static int num_blocks(const Matrix *matrix, Ending ending)
 {
@@ -21,6 +22,7 @@ typedef struct {
     int out_stride;
     int num_blocks;
     int num_chunks; /* of blocks; items go through them first, then to the next rows */
+    int rows_each;  /* of an item */
 } Job;
 
 /* Where num_outputs ends within a block, the rest of the block is left as it is. */
@@ -79,7 +81,7 @@ static void compute_item(void *context, int item)
     const Job *job = context;
     int first_block = item % job->num_chunks * BLOCKS_AN_ITEM;
     int stop_block = first_block + BLOCKS_AN_ITEM;
-    int first_row = item / job->num_chunks * ROWS_AN_ITEM, stop_row = first_row + ROWS_AN_ITEM;
+    int first_row = item / job->num_chunks * job->rows_each, stop_row = first_row + job->rows_each;
     if (stop_block > job->num_blocks)
         stop_block = job->num_blocks;
     if (stop_row > job->num_rows)
@@ -91,11 +93,26 @@ static void compute_item(void *context, int item)
         }
 }
 
+/* By a small matrix, each thread multiplies rows of its own, if there are enough: so what it does
+ * next with a row finds the whole of it in its own cache. */
+static int rows_an_item(const Team *team, const Matrix *matrix, int num_rows)
+{
+    int parts = (num_rows + ROWS_AN_ITEM - 1) / ROWS_AN_ITEM, threads = team_size(team);
+    size_t code_bytes = (size_t)matrix->num_inputs * matrix->num_outputs * matrix->bits / 8;
+    if (code_bytes <= SMALL_MATRIX && num_rows >= threads * ROWS_TOGETHER)
+        parts = (parts + threads - 1) / threads * threads;
+    int each = (num_rows + parts - 1) / parts;
+    return (each + ROWS_TOGETHER - 1) / ROWS_TOGETHER * ROWS_TOGETHER;
+}
+
 void product(Team *team, const Matrix *matrix, const Quantized *inputs, int num_rows, Ending ending,
              float *out, int out_stride)
 {
+    if (num_rows == 0)
+        return;
     int blocks = num_blocks(matrix, ending);
     int num_chunks = (blocks + BLOCKS_AN_ITEM - 1) / BLOCKS_AN_ITEM;
-    Job job = {matrix, inputs, num_rows, ending, out, out_stride, blocks, num_chunks};
-    share(team, num_chunks * ((num_rows + ROWS_AN_ITEM - 1) / ROWS_AN_ITEM), compute_item, &job);
+    int each = rows_an_item(team, matrix, num_rows);
+    Job job = {matrix, inputs, num_rows, ending, out, out_stride, blocks, num_chunks, each};
+    share(team, num_chunks * ((num_rows + each - 1) / each), compute_item, &job);
 }

@@ -117,6 +117,11 @@ void team_destroy(Team *team)
     free(team);
 }
 
+int team_size(const Team *team)
+{
+    return team->num_others + 1;
+}
+
 void team_wake(Team *team)
 {
     pthread_mutex_lock(&team->mutex);

@@ -9,6 +9,9 @@ typedef void Work(void *context, int item);
 Team *team_create(int num_threads);
 void team_destroy(Team *team);
 
+/* With the caller. */
+int team_size(const Team *team);
+
 /* Between these two, the others watch for jobs and keep their cores busy; outside, they sleep. */
 void team_wake(Team *team);
 void team_rest(Team *team);
