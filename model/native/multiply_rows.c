@@ -3,6 +3,9 @@
 
 #ifndef HAS_TILES
 
+#define CACHE_LINE 64
+#define BLOCKS_AHEAD 2 /* as two are computed by some rows at a time */
+
 /* The inputs of a product from some row on. */
 typedef struct {
     const int8_t *codes;
@@ -34,6 +37,15 @@ typedef struct {
 #if LANES == 8 || defined(__ARM_FEATURE_DOTPROD)
 #define BYTES_BY_HALVES /* as they have products of nibbles, but not of unsigned bytes */
 #endif
+
+/* Weights that are computed with later, as a processor doesn't look as far ahead by itself. With few
+ * rows it waits for memory all the time, and such questions only add to it. */
+INLINE void ask_for(const int num_rows, const void *weights, size_t num_bytes)
+{
+    if (num_rows == MOST_ROWS)
+        for (size_t i = 0; i < num_bytes; i += CACHE_LINE)
+            __builtin_prefetch((const char *)weights + i, 0, 2);
+}
 
 /* In these, num_rows is known to the compiler, so that all sums stay in registers. */
 #define EACH_OUTPUT                                                                                \
@@ -104,8 +116,11 @@ INLINE void multiply_bytes(const int num_rows, const Rows *rows, Block block, Ou
 {
     Outputs total[MOST_ROWS];
     const int G = rows->num_inputs / INPUT_GROUP;
+    const size_t ahead = BLOCKS_AHEAD * (size_t)rows->num_inputs;
     EACH_OUTPUT total[row].part[v] = all(0);
     for (int k = 0; k < rows->num_inputs; k += WEIGHT_GROUP, block.scales += BLOCK) {
+        ask_for(num_rows, block.codes + (ahead + k) * BLOCK, WEIGHT_GROUP * BLOCK);
+        ask_for(num_rows, block.scales + ahead / WEIGHT_GROUP * BLOCK, BLOCK * sizeof(uint16_t));
         f32s part[MOST_ROWS][VECTORS]; /* in units of the weights' scale */
         EACH_OUTPUT part[row][v] = all(0);
         for (int i = k; i < k + WEIGHT_GROUP; i += INPUT_GROUP) {
@@ -157,10 +172,14 @@ INLINE void multiply_least(const int num_rows, Outputs *total, const Rows *rows,
 INLINE void multiply_nibbles(const int num_rows, const Rows *rows, Block block, Outputs *out)
 {
     Outputs total[MOST_ROWS];
+    const size_t ahead = BLOCKS_AHEAD * (size_t)rows->num_inputs;
     multiply_least(num_rows, total, rows, block.scales);
-    for (int k = 0; k < rows->num_inputs; k += WEIGHT_GROUP, block.scales += 4 * BLOCK)
+    for (int k = 0; k < rows->num_inputs; k += WEIGHT_GROUP, block.scales += 4 * BLOCK) {
+        ask_for(num_rows, block.codes + (ahead + k) / 2 * BLOCK, WEIGHT_GROUP / 2 * BLOCK);
+        ask_for(num_rows, block.scales + ahead / INPUT_GROUP * 2 * BLOCK, 8 * BLOCK);
         multiply_two_groups(num_rows, total, rows, k, block.codes + (size_t)k / 2 * BLOCK,
                             block.scales);
+    }
     memcpy(out, total, sizeof *out * num_rows);
 }
 
