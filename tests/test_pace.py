@@ -2,7 +2,14 @@
 
 import pytest
 
-from service.engine.pace import FIRST_TOKENS, LEAST_TOKENS, MOST_MIXED_STEPS, MOST_SHARES, Pace
+from service.engine.pace import (
+    FIRST_TOKENS,
+    LEAST_TOKENS,
+    MOST_MIXED_STEPS,
+    MOST_SHARES,
+    UNNOTICED_SECONDS,
+    Pace,
+)
 
 
 class Machine:
@@ -50,19 +57,29 @@ def test_a_flood_from_a_cold_start_finds_its_pace() -> None:
 
 
 @pytest.mark.parametrize(
-    ("num_prompts", "slowdown"), [(1, 2), (4, 2), (5, 2.25), (20, 6), (1_000, 1 + MOST_SHARES)]
+    ("num_prompts", "times"), [(1, 1), (4, 1), (20, 5), (32, 8), (1_000, MOST_SHARES)]
 )
-def test_each_that_waits_gets_the_time_of_each_that_decodes(
-    num_prompts: int, slowdown: float
-) -> None:
+def test_each_that_waits_gets_the_time_of_each_that_decodes(num_prompts: int, times: int) -> None:
     """But half of a step at least, and not all that streams have."""
     machine = Machine(token_seconds=0.0005)
-    machine.step(4, 0)
+    chunk = settled(machine, num_decodes=4, num_prompts=num_prompts)
+    alone = machine.seconds(4, 0)
+    assert (times - 0.05) * alone < machine.seconds(4, chunk) - alone <= times * alone
+
+
+def test_where_more_wait_than_decode_chunks_take_what_readers_dont_notice() -> None:
+    machine = Machine(token_seconds=0.0005)
+    chunk = settled(machine, num_decodes=4, num_prompts=5)
+    assert chunk == pytest.approx(UNNOTICED_SECONDS / 0.0005, abs=1)
+
+
+def settled(machine: Machine, *, num_decodes: int, num_prompts: int) -> int:
+    """How many prompt tokens go in a step once times are known."""
+    machine.step(num_decodes, 0)
     for _ in range(10):
-        chunk = machine.pace.num_prompt_tokens(4, num_prompts=num_prompts)
-        machine.step(4, chunk)
-    lasts = machine.seconds(4, chunk) / machine.seconds(4, 0)
-    assert slowdown - 0.05 < lasts <= slowdown
+        chunk = machine.pace.num_prompt_tokens(num_decodes, num_prompts=num_prompts)
+        machine.step(num_decodes, chunk)
+    return chunk
 
 
 def test_it_follows_a_prompt_whose_tokens_cost_more_the_longer_it_gets() -> None:

@@ -2,13 +2,15 @@
 
 Of a step's time, prompts get what decodes take, so that streams go on at half their pace at least.
 Where more requests wait for their first token than decode, prompts get as many times that, since
-each request has the same right to get on; up to MOST_SHARES, since streams have readers. What
-decodes and a prompt token take is learnt from the steps themselves, because it depends on the
-machine, the model, the batch and, slowly growing, the prompt's length. Is told times; reads no
-clock.
+each request has the same right to get on; up to MOST_SHARES, since streams have readers; and as
+much as readers don't notice, since large chunks are computed faster. What decodes and a prompt
+token take is learnt from the steps themselves, because it depends on the machine, the model, the
+batch and, slowly growing, the prompt's length. Is told times; reads no clock.
 """
 
 MOST_SHARES = 8.0
+UNNOTICED_SECONDS = 0.05
+"""Between tokens: some 20 a second are more than anyone reads."""
 LEAST_TOKENS = 4
 """However slow they are: a prompt must get on."""
 FIRST_TOKENS = 32
@@ -34,8 +36,10 @@ class Pace:
             return 0
         if not self._token_seconds:
             return FIRST_TOKENS
-        shares = min(MOST_SHARES, max(1.0, num_prompts / num_decodes))
-        spare = shares * self._seconds_alone(num_decodes)
+        spare = self._seconds_alone(num_decodes)
+        if num_prompts > num_decodes:
+            shares = min(MOST_SHARES, num_prompts / num_decodes)
+            spare = max(shares * spare, UNNOTICED_SECONDS)
         return max(LEAST_TOKENS, int(spare / self._token_seconds))
 
     def observe(self, *, num_decodes: int, num_prompt_tokens: int, seconds: float) -> None:
