@@ -67,7 +67,7 @@ def fit_batch(max_sequences: int, max_batch_tokens: int) -> None:
 class EngineConfig:
     """What the engine process is told: how much it may compute and keep at once."""
 
-    max_batch_tokens: int = knob(512, "Most tokens that one step computes.")
+    max_batch_tokens: int = knob(640, "Most tokens that one step computes.")
     max_sequences: int = knob(64, "Most requests that are computed in the same step.")
     max_model_len: int = knob(0, "Most tokens of prompt and output; 0: the model's.")
     kv_cache_memory: int = knob(0, "Bytes for the KV cache; 0: a share of free memory.")
@@ -217,7 +217,7 @@ class SimulationConfig:
     pages: int = knob(4096, "Pages of the KV cache.")
     page_size: int = knob(16, "Tokens that a page holds.")
     max_model_len: int = knob(0, "Most tokens of prompt and output; 0: what the pages hold.")
-    max_batch_tokens: int = knob(512, "Most tokens that one step computes.")
+    max_batch_tokens: int = knob(640, "Most tokens that one step computes.")
     max_sequences: int = knob(64, "Most requests that are computed in the same step.")
     step_cost: str = knob(
         # As the default model's on a laptop: half of what its steps took one core of an AMD EPYC.
