@@ -9,9 +9,9 @@
 #define VECTORS (BLOCK / LANES)
 #define ROWS_AT_ONCE 16
 #ifdef HAS_TILES
-#define ROWS_TOGETHER 16 /* that share each load of weights, if there are as many */
+#define OWN_ROWS 128 /* a thread's, come in multiples of this: fewer aren't worth reading all weights */
 #else
-#define ROWS_TOGETHER 8
+#define OWN_ROWS 8
 #endif
 
 /* What a block gives for a row. */

@@ -99,10 +99,10 @@ static int rows_an_item(const Team *team, const Matrix *matrix, int num_rows)
 {
     int parts = (num_rows + ROWS_AN_ITEM - 1) / ROWS_AN_ITEM, threads = team_size(team);
     size_t code_bytes = (size_t)matrix->num_inputs * matrix->num_outputs * matrix->bits / 8;
-    if (code_bytes <= SMALL_MATRIX && num_rows >= threads * ROWS_TOGETHER)
+    if (code_bytes <= SMALL_MATRIX && num_rows >= threads * OWN_ROWS)
         parts = (parts + threads - 1) / threads * threads;
     int each = (num_rows + parts - 1) / parts;
-    return (each + ROWS_TOGETHER - 1) / ROWS_TOGETHER * ROWS_TOGETHER;
+    return (each + OWN_ROWS - 1) / OWN_ROWS * OWN_ROWS;
 }
 
 void product(Team *team, const Matrix *matrix, const Quantized *inputs, int num_rows, Ending ending,
