@@ -78,6 +78,7 @@ class Decoding:
             page_table_SN=table_SN,
             query_lens_S=self._ones_S[:num_rows],
             context_lens_S=positions_S + 1,
+            wanted_lens_S=self._ones_S[:num_rows],
         )
 
     def columns(self, num_rows: int) -> Columns:

@@ -37,6 +37,9 @@ class RaggedBatch:
     """Padded with page 0, which attention reads there and masks."""
     query_lens_S: Tensor
     context_lens_S: Tensor
+    wanted_lens_S: Tensor
+    """Of how many of each row's last tokens the output is asked for; that of others may be
+    anything."""
 
     def moved(self, move: Callable[[Tensor], Tensor]) -> "RaggedBatch":
         return RaggedBatch(**{f.name: move(getattr(self, f.name)) for f in fields(self)})
@@ -45,7 +48,10 @@ class RaggedBatch:
         return self.moved(lambda values: values.to(device))
 
 
-def pack(rows: Sequence[Row], *, page_size: int) -> RaggedBatch:
+def pack(
+    rows: Sequence[Row], *, page_size: int, wanted_lens: Sequence[int] | None = None
+) -> RaggedBatch:
+    """wanted_lens: None for all tokens."""
     query_lens_S = np.array([row.num_tokens for row in rows])
     starts_S = np.array([row.start for row in rows])
     context_lens_S = starts_S + query_lens_S
@@ -63,6 +69,9 @@ def pack(rows: Sequence[Row], *, page_size: int) -> RaggedBatch:
         page_table_SN=torch.from_numpy(page_table_SN),
         query_lens_S=torch.from_numpy(query_lens_S),
         context_lens_S=torch.from_numpy(context_lens_S),
+        wanted_lens_S=torch.from_numpy(
+            query_lens_S if wanted_lens is None else np.array(wanted_lens, np.int64)
+        ),
     )
 
 

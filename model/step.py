@@ -36,7 +36,8 @@ class Step:
         self.order = sorted(range(len(batch.rows)), key=lambda index: _size(batch.rows[index]))
         """The rows' numbers in the batch."""
         self.rows = [batch.rows[index] for index in self.order]
-        self.ragged = pack(self.rows, page_size=page_size)
+        wanted_lens = [_num_wanted(row) for row in self.rows]
+        self.ragged = pack(self.rows, page_size=page_size, wanted_lens=wanted_lens)
         self.query_lens: list[int] = self.ragged.query_lens_S.tolist()
         ends = self.ragged.query_lens_S.cumsum(0).tolist()
         drawing = [(row, end) for row, end in zip(self.rows, ends, strict=True) if row.sampling]
@@ -66,6 +67,13 @@ class Step:
 def _size(row: Row) -> tuple[int, int]:
     """The number of queries, then that of keys."""
     return row.num_tokens, row.start
+
+
+def _num_wanted(row: Row) -> int:
+    """Of how many of its last tokens the model's output is asked for."""
+    if row.scoring or row.pooling == "mean":
+        return row.num_tokens
+    return 1 + len(row.guessed_ids) if row.sampling or row.pooling else 0
 
 
 def _draws(rows: Sequence[Row]) -> Draws:

@@ -111,6 +111,25 @@ def test_logits_are_those_of_pytorch_with_the_same_rounding(
 
 
 @pytest.mark.parametrize("build", builds())
+@pytest.mark.parametrize("wanted_lens", [(0, 0, 0), (1, 0, 3), (0, 1, 1), (40, 1, 7)])
+@torch.inference_mode()
+def test_of_some_tokens_the_output_is_the_same_to_the_last_bit(
+    build: str, wanted_lens: tuple[int, int, int]
+) -> None:
+    """And so are all tokens' keys and values."""
+    ours = native(random_transformer(WIDE, dtype=torch.float32), build, threads=2)
+    rows = some_rows([(40, 0), (1, 20), (7, 30)])
+    caches = [NativeCache(WIDE, num_pages=NUM_PAGES) for _ in range(2)]
+    all_TW = ours.hidden(pack(rows, page_size=PAGE_SIZE), caches[0])
+    batch = pack(rows, page_size=PAGE_SIZE, wanted_lens=wanted_lens)
+    some_TW = ours.hidden(batch, caches[1])
+    ends = batch.query_lens_S.cumsum(0).tolist()
+    for end, wanted_len in zip(ends, wanted_lens, strict=True):
+        assert torch.equal(some_TW[end - wanted_len : end], all_TW[end - wanted_len : end])
+    assert torch.equal(caches[0].pool, caches[1].pool)
+
+
+@pytest.mark.parametrize("build", builds())
 @torch.inference_mode()
 def test_what_pytorch_computes_between_steps_changes_nothing(build: str) -> None:
     """It may use the same tile unit in the same thread, in shapes of its own."""

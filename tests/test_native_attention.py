@@ -53,8 +53,8 @@ def library(build: str) -> CDLL:
     library = load(build)
     declare(library, "team_create", [c_int], c_void_p)
     declare(library, "team_destroy", [c_void_p])
-    declare(library, "num_tiles", [POINTER(Batch), c_int], c_int)
-    declare(library, "make_tiles", [POINTER(Batch), c_int, POINTER(Tile)])
+    takes = [POINTER(Batch), c_void_p, c_int, POINTER(Tile)]
+    declare(library, "make_tiles", takes, c_int)
     declare(library, "attend", [c_void_p, POINTER(Attention)])
     return library
 
@@ -65,8 +65,9 @@ def attend(
     calls, native = library(build), native_batch(batch)
     _, H, D = q_THD.shape
     group_size = H // num_kv_heads
-    tiles = (Tile * calls.num_tiles(byref(native), group_size))()
-    calls.make_tiles(byref(native), group_size, tiles)
+    tiling = byref(native), native.wanted_lens, group_size
+    tiles = (Tile * calls.make_tiles(*tiling, None))()
+    calls.make_tiles(*tiling, tiles)
     out = torch.full((len(q_THD), H * D), torch.nan)
     addresses: list[Any] = [q_THD.data_ptr(), pool.data_ptr(), out.data_ptr()]
     shape = (H, num_kv_heads, D)

@@ -12,28 +12,23 @@
 #define MOST_HEAD_DIM 256 /* as in library.py */
 #define MOST_VECTORS (MOST_HEAD_DIM / LANES)
 
-int num_tiles(const Batch *batch, int group_size)
-{
-    int total = 0;
-    for (int64_t s = 0; s < batch->num_sequences; s++)
-        total += ((int)batch->query_lens[s] * group_size + TILE_QUERIES - 1) / TILE_QUERIES;
-    return total;
-}
-
 /* The last queries of a prompt see the most keys, so they go first: no thread ends up with a long
  * tile while the others are done. */
-void make_tiles(const Batch *batch, int group_size, Tile *tiles)
+int make_tiles(const Batch *batch, const int64_t *lens, int group_size, Tile *tiles)
 {
-    int first_token = 0;
+    int first_token = 0, num_tiles = 0;
     for (int32_t s = 0; s < batch->num_sequences; s++) {
-        int num_queries = (int)batch->query_lens[s] * group_size;
-        int first = (num_queries - 1) / TILE_QUERIES * TILE_QUERIES;
-        for (; first >= 0; first -= TILE_QUERIES) {
-            int left = num_queries - first;
-            *tiles++ = (Tile){s, first, left < TILE_QUERIES ? left : TILE_QUERIES, first_token};
+        int stop = (int)batch->query_lens[s] * group_size, begin = stop - (int)lens[s] * group_size;
+        while (stop > begin) {
+            int first = (stop - 1) / TILE_QUERIES * TILE_QUERIES;
+            if (tiles != NULL)
+                tiles[num_tiles] = (Tile){s, first, stop - first, first_token};
+            num_tiles++;
+            stop = first;
         }
         first_token += (int)batch->query_lens[s];
     }
+    return num_tiles;
 }
 
 /* What a tile's queries know so far; of each the largest score, and sums relative to it. */

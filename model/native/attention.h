@@ -37,6 +37,7 @@ typedef struct {
     const int64_t *offsets;      /* [T] */
     const int64_t *page_table;   /* [S][table_width] */
     const int64_t *query_lens;   /* [S] */
+    const int64_t *wanted_lens;  /* [S], of how many of the last of them the output is asked for */
 } Batch;
 
 /* Neighbouring queries of a sequence that share a key-value head: token by token, head by head. */
@@ -59,8 +60,9 @@ typedef struct {
     int out_stride, out_dim;
 } Attention;
 
-int num_tiles(const Batch *batch, int group_size);
-void make_tiles(const Batch *batch, int group_size, Tile *tiles);
+/* Of the last lens[S] tokens of each sequence, and perhaps some before them; returns how many there
+ * are. tiles may be NULL. */
+int make_tiles(const Batch *batch, const int64_t *lens, int group_size, Tile *tiles);
 
 void attend(Team *team, Attention *attention);
 

@@ -27,6 +27,7 @@ typedef struct {
     int num_tiles;
     uint16_t *pool;     /* the part of the layer at hand in the first page */
     size_t page_stride; /* to its part of the next one */
+    float *out;
 } Step;
 
 static size_t divide(Step *step, char *memory)
@@ -189,20 +190,62 @@ static void attend_all(Step *step)
  *                    └─── are rotated ──────┘
  *                                 └─── are cached ──────┘
  */
-static void run_layer(Step *step, const Layer *layer)
+static void attention_of(Step *step, const Layer *layer)
 {
-    const int W = step->model->hidden_size, F = step->model->intermediate_size;
-    const int HD = step->model->num_heads * step->model->head_dim;
     norm(step, layer->attention_norm, &layer->qkv);
     multiply(step, &layer->qkv, STORE, step->wide, step->stride, QKV);
     each_row((Rows){.step = step, .work = place_one}, ROTATE);
     attend_all(step);
+}
+
+/* The rest of a layer, in which no token sees another. */
+static void rest_of(Step *step, const Layer *layer)
+{
+    const int W = step->model->hidden_size, F = step->model->intermediate_size;
+    const int HD = step->model->num_heads * step->model->head_dim;
     quantize(step, step->attended, HD, HD, &layer->output);
     multiply(step, &layer->output, ADD, step->x, W, OUTPUT);
     norm(step, layer->feed_forward_norm, &layer->gate_up);
     multiply(step, &layer->gate_up, SWIGLU, step->wide, step->stride, GATE_UP);
     quantize(step, step->wide, F, step->stride, &layer->down);
     multiply(step, &layer->down, ADD, step->x, W, DOWN);
+}
+
+/* Calls move(step, from, to) for each token whose output is asked for, the to-th of those. */
+static void each_wanted(Step *step, void (*move)(Step *step, size_t from, size_t to))
+{
+    const Batch *batch = step->batch;
+    size_t stop = 0, to = 0;
+    for (int64_t s = 0; s < batch->num_sequences; s++) {
+        stop += (size_t)batch->query_lens[s];
+        for (size_t from = stop - (size_t)batch->wanted_lens[s]; from < stop; from++)
+            move(step, from, to++);
+    }
+    step->num_rows = (int)to;
+}
+
+static void move_up(Step *step, size_t from, size_t to)
+{
+    const size_t W = (size_t)step->model->hidden_size;
+    const size_t HD = (size_t)step->model->num_heads * (size_t)step->model->head_dim;
+    memmove(step->x + to * W, step->x + from * W, W * sizeof(float));
+    memmove(step->attended + to * HD, step->attended + from * HD, HD * sizeof(float));
+}
+
+static void hand_out(Step *step, size_t from, size_t to)
+{
+    const size_t W = (size_t)step->model->hidden_size;
+    memcpy(step->out + from * W, step->x + to * W, W * sizeof(float));
+}
+
+/* The others' keys and values are all that is left to compute of the last layer. */
+static void run_last_layer(Step *step, const Layer *layer)
+{
+    const int G = step->model->num_heads / step->model->num_kv_heads;
+    step->num_tiles = make_tiles(step->batch, step->batch->wanted_lens, G, step->tiles);
+    attention_of(step, layer);
+    each_wanted(step, move_up);
+    rest_of(step, layer);
 }
 
 static void embed_one(const Rows *rows, int row)
@@ -231,22 +274,25 @@ int forward_hidden(const Model *model, State *state, const Batch *batch, uint16_
                    float *out)
 {
     const int G = model->num_heads / model->num_kv_heads;
-    Step step = {.model = model, .batch = batch, .state = state, .pool = pool};
+    Step step = {.model = model, .batch = batch, .state = state, .pool = pool, .out = out};
     step.num_rows = (int)batch->num_tokens;
-    step.num_tiles = num_tiles(batch, G);
+    step.num_tiles = make_tiles(batch, batch->query_lens, G, NULL);
     if (allocate(&step) != 0)
         return -1;
-    make_tiles(batch, G, step.tiles);
+    make_tiles(batch, batch->query_lens, G, step.tiles);
     const size_t part = 2 * (size_t)model->num_kv_heads * PAGE_SIZE * step.padded_dim;
     step.page_stride = (size_t)model->num_layers * part;
     begin_step(state);
     each_row((Rows){.step = &step, .work = embed_one}, ROTATE);
-    for (int layer = 0; layer < model->num_layers; layer++) {
-        run_layer(&step, &model->layers[layer]);
+    const int last = model->num_layers - 1;
+    for (int layer = 0; layer < last; layer++) {
+        attention_of(&step, &model->layers[layer]);
+        rest_of(&step, &model->layers[layer]);
         step.pool += part;
     }
+    run_last_layer(&step, &model->layers[last]);
     end_step(state);
-    memcpy(out, step.x, (size_t)step.num_rows * model->hidden_size * sizeof(float));
+    each_wanted(&step, hand_out);
     return 0;
 }
 

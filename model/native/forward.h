@@ -36,8 +36,8 @@ typedef struct {
 void pack_matrix(State *state, const void *weights, int num_rows, int num_values, int block_bytes,
                  Matrix *matrix, int first_block, int step);
 
-/* out[T][W], what the last block makes of each token. A page of the pool has all layers' parts, one
- * after the other. Both return 0, or -1 if there isn't memory enough. */
+/* out[T][W], what the last block makes of each token whose output is asked for. A page of the pool
+ * has all layers' parts, one after the other. Both return 0, or -1 if there isn't memory enough. */
 int forward_hidden(const Model *model, State *state, const Batch *batch, uint16_t *pool,
                    float *out);
 

@@ -103,6 +103,7 @@ class Batch(Structure):
         ("offsets", c_void_p),
         ("page_table", c_void_p),
         ("query_lens", c_void_p),
+        ("wanted_lens", c_void_p),
     )
 
 

@@ -128,7 +128,7 @@ class NativeTransformer:
         return matrix
 
     def hidden(self, batch: RaggedBatch, cache: NativeCache) -> Tensor:
-        """What the last block makes of each token: x_TW, before the norm."""
+        """What the last block makes of each token that is asked for: x_TW, before the norm."""
         x_TW = torch.empty(len(batch.token_ids_T), self.config.hidden_size)
         _check(
             self._library.forward_hidden(
@@ -221,6 +221,7 @@ def native_batch(batch: RaggedBatch) -> Batch:
         batch.offsets_T.data_ptr(),
         batch.page_table_SN.data_ptr(),
         batch.query_lens_S.data_ptr(),
+        batch.wanted_lens_S.data_ptr(),
     )
 
 
