@@ -37,21 +37,15 @@ class NativeSampler(Sampler):
     ) -> Tensor:
         """Without a copy of the logits where all that is asked for is what may be drawn at all."""
         draws = list(zip(positions, params, strict=True))
-        return self._draw(reweighted(logits_SV, params, contexts), draws, allowed_ids(contexts))
-
-    def draw(self, logits_SV: Tensor, draws: Sequence[Draw]) -> Tensor:
-        return self._draw(logits_SV, draws, [None] * len(draws))
-
-    def _draw(
-        self, logits_SV: Tensor, draws: Sequence[Draw], allowed: Sequence[bytes | None]
-    ) -> Tensor:
+        allowed = allowed_ids(contexts)
+        logits_SV = reweighted(logits_SV, params, contexts)
         ids_S = torch.empty(len(draws), dtype=torch.int64)
         num_bytes = -(-logits_SV.shape[-1] // ALLOWED_AT_ONCE) * ALLOWED_AT_ONCE // 8
         padded = [bits if bits is None else bits.ljust(num_bytes, b"\0") for bits in allowed]
         if self._model.draw(logits_SV, padded, self._packed(draws), ids_S):
             rows = [row for row, token_id in enumerate(ids_S.tolist()) if token_id < 0]
             left_SV = restricted(logits_SV[rows], [allowed[row] for row in rows])
-            ids_S[rows] = super().draw(left_SV, [draws[row] for row in rows])
+            ids_S[rows] = self.draw(left_SV, [draws[row] for row in rows])
         return ids_S
 
     def _packed(self, draws: Sequence[Draw]) -> bytes:
