@@ -211,8 +211,9 @@ static void rest_of(Step *step, const Layer *layer)
     multiply(step, &layer->down, ADD, step->x, W, DOWN);
 }
 
-/* Calls move(step, from, to) for each token whose output is asked for, the to-th of those. */
-static void each_wanted(Step *step, void (*move)(Step *step, size_t from, size_t to))
+/* Calls move(step, from, to) for each token whose output is asked for, the to-th of those; how many
+ * there are. */
+static int each_wanted(Step *step, void (*move)(Step *step, size_t from, size_t to))
 {
     const Batch *batch = step->batch;
     size_t stop = 0, to = 0;
@@ -221,7 +222,7 @@ static void each_wanted(Step *step, void (*move)(Step *step, size_t from, size_t
         for (size_t from = stop - (size_t)batch->wanted_lens[s]; from < stop; from++)
             move(step, from, to++);
     }
-    step->num_rows = (int)to;
+    return (int)to;
 }
 
 static void move_up(Step *step, size_t from, size_t to)
@@ -244,7 +245,7 @@ static void run_last_layer(Step *step, const Layer *layer)
     const int G = step->model->num_heads / step->model->num_kv_heads;
     step->num_tiles = make_tiles(step->batch, step->batch->wanted_lens, G, step->tiles);
     attention_of(step, layer);
-    each_wanted(step, move_up);
+    step->num_rows = each_wanted(step, move_up);
     rest_of(step, layer);
 }
 
