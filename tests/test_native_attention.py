@@ -14,7 +14,7 @@ from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 from model.batch import Row
-from model.native.library import PAGE_SIZE, Batch, builds, declare, load
+from model.native.library import NEEDED_FLAGS, PAGE_SIZE, Batch, builds, declare, load
 from model.native.transformer import native_batch
 from model.packing import RaggedBatch, pack
 
@@ -69,7 +69,8 @@ def attend(
     tiles = (Tile * calls.make_tiles(*tiling, None))()
     calls.make_tiles(*tiling, tiles)
     out = torch.full((len(q_THD), H * D), torch.nan)
-    addresses: list[Any] = [q_THD.data_ptr(), pool.data_ptr(), out.data_ptr()]
+    factors = q_THD if "avx512_bf16" in NEEDED_FLAGS[build] else q_THD.float()
+    addresses: list[Any] = [factors.data_ptr(), pool.data_ptr(), out.data_ptr()]
     shape = (H, num_kv_heads, D)
     attention = Attention(batch=POINTER(Batch)(native), tiles=tiles, num_tiles=len(tiles))
     attention.num_heads, attention.num_kv_heads, attention.head_dim = shape

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from model.native.library import (
     BLOCK,
     INPUT_GROUP,
+    NEEDED_FLAGS,
     TILED,
     WEIGHT_GROUP,
     Matrix,
@@ -91,7 +92,7 @@ class Bench:
         scales, offsets = (
             np.zeros((num_rows, self.width // INPUT_GROUP), kind) for kind in (np.float32, np.int32)
         )
-        sums = np.zeros(scales.shape, np.uint16)
+        sums = np.zeros(scales.shape, np.float32)  # or bfloat16, which take half of that
         parts = Quantized(*(part.ctypes.data for part in (codes, scales, offsets, sums)))
         for row, x_K in enumerate(np.ascontiguousarray(x_TK)):
             self.library.quantize_row(
@@ -226,7 +227,9 @@ def test_products_with_4_bits(
     inputs_TGI = quantized_inputs(x_TK, build)
     scaled_NGI, least_NG1 = parts_of(blocks)
     expected = np.einsum("tgi,ngi->tn", inputs_TGI, scaled_NGI)
-    expected += as_bf16(inputs_TGI.sum(-1)) @ as_bf16(least_NG1[..., 0]).T
+    sums_TG = inputs_TGI.sum(-1)
+    factors_TG = as_bf16(sums_TG) if "avx512_bf16" in NEEDED_FLAGS[build] else sums_TG
+    expected += factors_TG @ as_bf16(least_NG1[..., 0]).T
     check(bench.multiply(x_TK), expected, relative=1e-5)
 
 

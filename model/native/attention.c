@@ -7,7 +7,6 @@
 #include <stddef.h>
 
 #include "attention_sums.h"
-#include "vector.h"
 
 #define MOST_HEAD_DIM 256 /* as in library.py */
 #define MOST_VECTORS (MOST_HEAD_DIM / LANES)
@@ -33,13 +32,13 @@ int make_tiles(const Batch *batch, const int64_t *lens, int group_size, Tile *ti
 
 /* What a tile's queries know so far; of each the largest score, and sums relative to it. */
 typedef struct {
-    uint16_t queries[TILE_QUERIES * MOST_HEAD_DIM]; /* [TILE_QUERIES][D] */
+    Factor queries[TILE_QUERIES * MOST_HEAD_DIM]; /* [TILE_QUERIES][D] */
     int64_t position[TILE_QUERIES];
     float most[TILE_QUERIES];
     f32s total[TILE_QUERIES]; /* of the weights, lane by lane */
     f32s out[MOST_VECTORS][TILE_QUERIES];
     f32s scores[TILE_QUERIES][BLOCK_KEYS / LANES];
-    uint16_t weights[TILE_QUERIES][BLOCK_KEYS];
+    Factor weights[TILE_QUERIES][BLOCK_KEYS];
 } State;
 
 /* Scores become weights, and what was summed up before shrinks as the largest score grows. */
@@ -65,9 +64,9 @@ INLINE void weigh_block(State *state, int q, int64_t first_position, int num_pag
     }
     scores = state->scores[q];
     for (int key = 0; key < num_keys; key += LANES, scores++) {
-        uint16_t *weights = state->weights[q] + key;
-        store_bf16(weights, exp2_of(*scores - largest_score));
-        state->total[q] += from_bf16(weights);
+        Factor *weights = state->weights[q] + key;
+        store_factors(weights, exp2_of(*scores - largest_score));
+        state->total[q] += load_factors(weights);
     }
 }
 
@@ -102,7 +101,7 @@ static void begin(State *state, const Attention *attention, const Tile *tile, in
         int token = tile->first_token + (tile->first + q) / G;
         int head = kv_head * G + (tile->first + q) % G;
         memcpy(state->queries + q * D, attention->queries + ((size_t)token * H + head) * D,
-               sizeof(uint16_t) * (size_t)D);
+               sizeof(Factor) * (size_t)D);
         state->position[q] = attention->batch->positions[token];
         state->most[q] = -__builtin_inff();
         state->total[q] = all(0);

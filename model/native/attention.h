@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 #include "team.h"
+#include "vector.h"
 
 #define PAGE_SIZE 16
 #define HEAD_STEP 16 /* BLOCK of library.py */
@@ -53,7 +54,7 @@ typedef struct {
     const Tile *tiles;
     int num_tiles;
     int num_heads, num_kv_heads, head_dim; /* the latter padded */
-    const uint16_t *queries; /* [T][H][D], times log2(e) / sqrt(the unpadded D) */
+    const Factor *queries;   /* [T][H][D], times log2(e) / sqrt(the unpadded D) */
     const uint16_t *pool;    /* the layer's part of the first page */
     size_t page_stride;      /* in numbers, from there to its part of the next */
     float *out;              /* [T][out_stride], of which H * out_dim count */

@@ -30,7 +30,7 @@ INLINE void add_tile(const void *left, size_t left_stride, const void *right, si
     }
 }
 
-INLINE void score_page(const int num_queries, const uint16_t *queries, const uint16_t *keys, int D,
+INLINE void score_page(const int num_queries, const Factor *queries, const uint16_t *keys, int D,
                        f32s (*scores)[BLOCK_KEYS / LANES])
 {
     (void)num_queries; /* has shaped the tiles */
@@ -41,7 +41,7 @@ INLINE void score_page(const int num_queries, const uint16_t *queries, const uin
     _tile_stored(0, scores, sizeof *scores);
 }
 
-INLINE void add_values(const int num_queries, uint16_t (*weights)[BLOCK_KEYS],
+INLINE void add_values(const int num_queries, Factor (*weights)[BLOCK_KEYS],
                        const uint16_t *const *values, int num_pages, int D, int vector,
                        f32s *sums)
 {
@@ -57,16 +57,16 @@ INLINE void add_values(const int num_queries, uint16_t (*weights)[BLOCK_KEYS],
 
 /* sums[q] += pairs of numbers of query q times pairs for each lane. */
 INLINE void add_pairs(const int num_queries, f32s *sums, const uint16_t *pairs, int stride,
-                      const uint16_t *factors, int factor_stride, int num_pairs)
+                      const Factor *factors, int factor_stride, int num_pairs)
 {
     for (int i = 0; i < num_pairs; i++) {
-        u32s pair_each = load_bits(pairs + (size_t)i * stride);
+        const Pairs pair_each = load_pairs(pairs + (size_t)i * stride);
         for (int q = 0; q < num_queries; q++)
-            sums[q] = dot_pairs(sums[q], pair_each, load_word(factors + q * factor_stride + 2 * i));
+            sums[q] = dot_pairs(sums[q], pair_each, factors + q * factor_stride + 2 * i);
     }
 }
 
-INLINE void score_page(const int num_queries, const uint16_t *queries, const uint16_t *keys, int D,
+INLINE void score_page(const int num_queries, const Factor *queries, const uint16_t *keys, int D,
                        f32s (*scores)[BLOCK_KEYS / LANES])
 {
     for (int key = 0; key < PAGE_SIZE; key += LANES) {
@@ -80,7 +80,7 @@ INLINE void score_page(const int num_queries, const uint16_t *queries, const uin
 }
 
 /* LANES dimensions of the values of a block, weighed and added up. */
-INLINE void add_values(const int num_queries, uint16_t (*weights)[BLOCK_KEYS],
+INLINE void add_values(const int num_queries, Factor (*weights)[BLOCK_KEYS],
                        const uint16_t *const *values, int num_pages, int D, int vector,
                        f32s *out)
 {

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "rows.h"
-#include "vector.h"
 
 #define FEW_ROWS 64
 #define STAGGER 16     /* floats, so that rows don't all want the same places of a cache */
@@ -21,7 +20,7 @@ typedef struct {
     float *wide;       /* [T][stride]: queries, keys and values; or the feed-forward's inside */
     float *attended;   /* [T][H * D] */
     float *rotation;   /* [T][D] */
-    uint16_t *queries; /* [T][H][padded_dim] */
+    Factor *queries;   /* [T][H][padded_dim] */
     Quantized inputs;  /* of the next product */
     Tile *tiles;
     int num_tiles;
@@ -45,11 +44,11 @@ static size_t divide(Step *step, char *memory)
     step->wide = part(memory, &used, T * stride, sizeof(float));
     step->attended = part(memory, &used, T * H * D, sizeof(float));
     step->rotation = part(memory, &used, T * D, sizeof(float));
-    step->queries = part(memory, &used, T * H * (size_t)step->padded_dim, sizeof(uint16_t));
+    step->queries = part(memory, &used, T * H * (size_t)step->padded_dim, sizeof(Factor));
     step->inputs.codes = part(memory, &used, T * K, CODES_EACH);
     step->inputs.scales = part(memory, &used, T * K / INPUT_GROUP, sizeof(float));
     step->inputs.offsets = part(memory, &used, T * K / INPUT_GROUP, sizeof(int32_t));
-    step->inputs.sums = part(memory, &used, T * K / INPUT_GROUP, sizeof(uint16_t));
+    step->inputs.sums = part(memory, &used, T * K / INPUT_GROUP, sizeof(Factor));
     step->tiles = part(memory, &used, (size_t)step->num_tiles, sizeof(Tile));
     return used;
 }
@@ -132,11 +131,11 @@ static void place_queries(Step *step, int row, float *heads)
 {
     const int H = step->model->num_heads, D = step->model->head_dim, padded = step->padded_dim;
     const float scale = 1.44269504f / sqrtf((float)D); /* attention takes powers of 2, not of e */
-    uint16_t *queries = step->queries + (size_t)row * H * padded;
+    Factor *queries = step->queries + (size_t)row * H * padded;
     for (int head = 0; head < H; head++, heads += D, queries += padded) {
         rotate(heads, step->rotation + (size_t)row * D, D / 2);
-        to_bf16(heads, D, scale, queries);
-        memset(queries + D, 0, sizeof(uint16_t) * (size_t)(padded - D));
+        to_factors(heads, D, scale, queries);
+        memset(queries + D, 0, sizeof(Factor) * (size_t)(padded - D));
     }
 }
 
@@ -150,9 +149,9 @@ static void cache(Step *step, int row, float *keys)
     uint16_t narrow[D];
     for (int head = 0; head < K; head++) {
         rotate(keys + head * D, step->rotation + (size_t)row * D, D / 2);
-        to_bf16(keys + head * D, D, 1, narrow);
+        to_bf16(keys + head * D, D, narrow);
         write_key(page + 2 * head * chunk, offset, narrow, D);
-        to_bf16(keys + (K + head) * D, D, 1, narrow);
+        to_bf16(keys + (K + head) * D, D, narrow);
         write_value(page + (2 * head + 1) * chunk, padded, offset, narrow, D);
     }
 }

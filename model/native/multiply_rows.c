@@ -11,7 +11,7 @@ typedef struct {
     const int8_t *codes;
     const float *scales;
     const int32_t *offsets;
-    const uint16_t *sums;
+    const Factor *sums;
     int num_inputs;
 } Rows;
 
@@ -161,11 +161,11 @@ INLINE void multiply_least(const int num_rows, Outputs *total, const Rows *rows,
     const int G = rows->num_inputs / INPUT_GROUP;
     EACH_OUTPUT total[row].part[v] = all(0);
     for (int g = 0; g < G; g += 2) {
-        u32s least[VECTORS];
+        Pairs least[VECTORS];
         for (int v = 0; v < VECTORS; v++)
-            least[v] = load_bits(scales + (2 * g + 2) * BLOCK + 2 * v * LANES);
+            least[v] = load_pairs(scales + (2 * g + 2) * BLOCK + 2 * v * LANES);
         EACH_OUTPUT total[row].part[v] = dot_pairs(total[row].part[v], least[v],
-                                              load_word(rows->sums + row * G + g));
+                                              rows->sums + row * G + g);
     }
 }
 

@@ -21,6 +21,7 @@
 #include <stdint.h>
 
 #include "team.h"
+#include "vector.h"
 
 #define BLOCK 16 /* of outputs */
 #define WEIGHT_GROUP 64
@@ -51,7 +52,7 @@ typedef struct {
     int8_t *codes;    /* [T][K]; upper and lower ones: [T][2][K] */
     float *scales;    /* [T][K / INPUT_GROUP]; [T] */
     int32_t *offsets; /* -128 times the sum of the codes, which undoes the weights' + 128; [T][2] */
-    uint16_t *sums;   /* [T][K / INPUT_GROUP], of the inputs, for the least weights; bfloat16; none */
+    Factor *sums;     /* [T][K / INPUT_GROUP], of the inputs, for the least weights; none */
 } Quantized;
 
 #ifdef HAS_TILES

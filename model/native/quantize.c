@@ -1,8 +1,6 @@
 /* The inputs of a product: floats to integers and a scale. */
 #include "product.h"
 
-#include "vector.h"
-
 #define LARGEST_CODE 127
 
 INLINE void store_codes(i32s codes, int8_t *to)
@@ -66,7 +64,7 @@ static void quantize_group(const float *x, int num_values, const Quantized *to, 
     const int32_t codes_total = total(total_codes);
     to->scales[g] = most / LARGEST_CODE;
     to->offsets[g] = -128 * codes_total;
-    to->sums[g] = bf16((float)codes_total * to->scales[g]);
+    to->sums[g] = factor((float)codes_total * to->scales[g]);
 }
 
 void quantize_row(const float *x, int num_values, int row, Quantized *to, int num_inputs)

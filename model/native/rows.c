@@ -3,8 +3,6 @@
 
 #include <math.h>
 
-#include "vector.h"
-
 void rms_norm(const float *x, const float *weight, int num_values, float eps, float *y)
 {
     f32s squares = all(0);
@@ -45,11 +43,20 @@ void rotate(float *head, const float *rotation, int num_pairs)
     }
 }
 
-void to_bf16(const float *x, int num_values, float scale, uint16_t *to)
+void to_bf16(const float *x, int num_values, uint16_t *to)
 {
     int i = 0;
     for (; i + LANES <= num_values; i += LANES)
-        store_bf16(to + i, load(x + i) * scale);
+        store_bf16(to + i, load(x + i));
     for (; i < num_values; i++)
-        to[i] = bf16(x[i] * scale);
+        to[i] = bf16(x[i]);
+}
+
+void to_factors(const float *x, int num_values, float scale, Factor *to)
+{
+    int i = 0;
+    for (; i + LANES <= num_values; i += LANES)
+        store_factors(to + i, load(x + i) * scale);
+    for (; i < num_values; i++)
+        to[i] = factor(x[i] * scale);
 }

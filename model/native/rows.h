@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+#include "vector.h"
+
 /* y = x / the root of the mean square * weight, of num_values values. */
 void rms_norm(const float *x, const float *weight, int num_values, float eps, float *y);
 
@@ -13,7 +15,9 @@ void rotation_at(int64_t position, const float *frequency, int num_pairs, float 
 /* In place, of a head with pairs i and i + num_pairs. */
 void rotate(float *head, const float *rotation, int num_pairs);
 
-/* As bfloat16, times scale. */
-void to_bf16(const float *x, int num_values, float scale, uint16_t *to);
+void to_bf16(const float *x, int num_values, uint16_t *to);
+
+/* Times scale. */
+void to_factors(const float *x, int num_values, float scale, Factor *to);
 
 #endif

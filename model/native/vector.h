@@ -265,18 +265,73 @@ INLINE f32s from_half(const uint16_t *from)
 #endif
 }
 
-/* acc + what the two bfloat16 of each lane weigh with the same two. */
-INLINE f32s dot_pairs(f32s acc, u32s pairs, uint32_t two)
-{
+/* Sums of two products: each lane's pair of bfloat16, of a cache or of weights, with the same two
+ * factors, which are kept as the processor multiplies them: as bfloat16, or else as floats. */
+
 #ifdef __AVX512BF16__
-    return (f32s)_mm512_dpbf16_ps((__m512)acc, (__m512bh)pairs,
-                                    (__m512bh)_mm512_set1_epi32((int)two));
-#else
-    u32s both = (u32s)all_words((int32_t)two);
-    acc += (f32s)(pairs << 16) * (f32s)(both << 16);
-    acc += (f32s)(pairs & 0xFFFF0000u) * (f32s)(both & 0xFFFF0000u);
-    return acc;
-#endif
+
+typedef uint16_t Factor;
+typedef u32s Pairs;
+
+INLINE void store_factors(Factor *to, f32s x)
+{
+    store_bf16(to, x);
 }
+
+INLINE f32s load_factors(const Factor *from)
+{
+    return from_bf16(from);
+}
+
+INLINE Factor factor(float x)
+{
+    return bf16(x);
+}
+
+INLINE Pairs load_pairs(const void *from)
+{
+    return load_bits(from);
+}
+
+INLINE f32s dot_pairs(f32s acc, Pairs pairs, const Factor *two)
+{
+    return (f32s)_mm512_dpbf16_ps((__m512)acc, (__m512bh)pairs,
+                                  (__m512bh)_mm512_set1_epi32((int)load_word(two)));
+}
+
+#else
+
+typedef float Factor;
+typedef struct {
+    f32s first, second;
+} Pairs;
+
+INLINE void store_factors(Factor *to, f32s x)
+{
+    store(to, x);
+}
+
+INLINE f32s load_factors(const Factor *from)
+{
+    return load(from);
+}
+
+INLINE Factor factor(float x)
+{
+    return x;
+}
+
+INLINE Pairs load_pairs(const void *from)
+{
+    u32s both = load_bits(from);
+    return (Pairs){(f32s)(both << 16), (f32s)(both & 0xFFFF0000u)};
+}
+
+INLINE f32s dot_pairs(f32s acc, Pairs pairs, const Factor *two)
+{
+    return acc + pairs.first * two[0] + pairs.second * two[1];
+}
+
+#endif
 
 #endif
