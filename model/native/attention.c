@@ -81,16 +81,15 @@ INLINE void attend_block(const int num_queries, State *state, const Attention *a
                          const int64_t *pages, int num_pages, int64_t first_position, int kv_head)
 {
     const int D = attention->head_dim;
-    for (int page = 0; page < num_pages; page++)
-        score_page(num_queries, state->queries, chunk_of(attention, pages[page], kv_head, 0), D,
-                   (f32s(*)[BLOCK_KEYS / LANES]) & state->scores[0][page * PAGE_SIZE / LANES]);
+    const uint16_t *keys[BLOCK_PAGES], *values[BLOCK_PAGES];
+    for (int page = 0; page < num_pages; page++) {
+        keys[page] = chunk_of(attention, pages[page], kv_head, 0);
+        values[page] = chunk_of(attention, pages[page], kv_head, 1);
+    }
+    score_pages(num_queries, state->queries, keys, num_pages, D, state->scores);
     for (int q = 0; q < num_queries; q++)
         weigh_block(state, q, first_position, num_pages, D / LANES);
-    const uint16_t *values[BLOCK_PAGES];
-    for (int page = 0; page < num_pages; page++)
-        values[page] = chunk_of(attention, pages[page], kv_head, 1);
-    for (int vector = 0; vector < D / LANES; vector++)
-        add_values(num_queries, state->weights, values, num_pages, D, vector, state->out[vector]);
+    add_values(num_queries, state->weights, values, num_pages, D, state->out);
 }
 
 static void begin(State *state, const Attention *attention, const Tile *tile, int kv_head)

@@ -30,10 +30,9 @@ INLINE void add_tile(const void *left, size_t left_stride, const void *right, si
     }
 }
 
-INLINE void score_page(const int num_queries, const Factor *queries, const uint16_t *keys, int D,
+INLINE void score_page(const Factor *queries, const uint16_t *keys, int D,
                        f32s (*scores)[BLOCK_KEYS / LANES])
 {
-    (void)num_queries; /* has shaped the tiles */
     _tile_zero(0);
     for (int d = 0; d < D; d += 2 * LANES)
         add_tile(queries + d, D * sizeof(uint16_t), keys + d * PAGE_SIZE, 4 * PAGE_SIZE,
@@ -41,57 +40,118 @@ INLINE void score_page(const int num_queries, const Factor *queries, const uint1
     _tile_stored(0, scores, sizeof *scores);
 }
 
-INLINE void add_values(const int num_queries, Factor (*weights)[BLOCK_KEYS],
-                       const uint16_t *const *values, int num_pages, int D, int vector,
-                       f32s *sums)
+INLINE void score_pages(const int num_queries, const Factor *queries, const uint16_t *const *keys,
+                        int num_pages, int D, f32s (*scores)[BLOCK_KEYS / LANES])
 {
     (void)num_queries; /* has shaped the tiles */
-    _tile_loadd(0, sums, sizeof *sums);
     for (int page = 0; page < num_pages; page++)
-        add_tile(weights[0] + page * PAGE_SIZE, sizeof *weights,
-                 values[page] + vector * 2 * LANES, 2 * D * sizeof(uint16_t), 0);
-    _tile_stored(0, sums, sizeof *sums);
+        score_page(queries, keys[page], D,
+                   (f32s(*)[BLOCK_KEYS / LANES]) & scores[0][page * PAGE_SIZE / LANES]);
+}
+
+INLINE void add_values(const int num_queries, Factor (*weights)[BLOCK_KEYS],
+                       const uint16_t *const *values, int num_pages, int D,
+                       f32s (*out)[TILE_QUERIES])
+{
+    (void)num_queries; /* has shaped the tiles */
+    for (int vector = 0; vector < D / LANES; vector++) {
+        _tile_loadd(0, out[vector], sizeof(f32s));
+        for (int page = 0; page < num_pages; page++)
+            add_tile(weights[0] + page * PAGE_SIZE, sizeof *weights,
+                     values[page] + vector * 2 * LANES, 2 * D * sizeof(uint16_t), 0);
+        _tile_stored(0, out[vector], sizeof(f32s));
+    }
 }
 
 #else
 
-/* sums[q] += pairs of numbers of query q times pairs for each lane. */
-INLINE void add_pairs(const int num_queries, f32s *sums, const uint16_t *pairs, int stride,
-                      const Factor *factors, int factor_stride, int num_pairs)
+/* Vectors that share each load of a factor, as processors multiply more than they load: as many as
+ * registers hold sums of. */
+#ifdef __AVX512F__
+#define MOST_AT_ONCE 4
+#define AT_ONCE(num_queries) (2 * (num_queries) <= TILE_QUERIES ? 4 : 2)
+#else
+#define MOST_AT_ONCE 1
+#define AT_ONCE(num_queries) 1
+#endif
+
+/* sums[v][q] += pairs of numbers of query q times pairs for each lane. */
+INLINE void add_pairs(const int num_queries, const int num_vectors, f32s (*sums)[TILE_QUERIES],
+                      const uint16_t *const *pairs, int stride, const Factor *factors,
+                      int factor_stride, int num_pairs)
 {
     for (int i = 0; i < num_pairs; i++) {
-        const Pairs pair_each = load_pairs(pairs + (size_t)i * stride);
+        Pairs pair_each[MOST_AT_ONCE];
+        for (int v = 0; v < num_vectors; v++)
+            pair_each[v] = load_pairs(pairs[v] + (size_t)i * stride);
         for (int q = 0; q < num_queries; q++)
-            sums[q] = dot_pairs(sums[q], pair_each, factors + q * factor_stride + 2 * i);
+            for (int v = 0; v < num_vectors; v++)
+                sums[v][q] = dot_pairs(sums[v][q], pair_each[v],
+                                       factors + q * factor_stride + 2 * i);
     }
 }
 
-INLINE void score_page(const int num_queries, const Factor *queries, const uint16_t *keys, int D,
-                       f32s (*scores)[BLOCK_KEYS / LANES])
+/* Of some vectors of keys from the first on. */
+INLINE void score_vectors(const int num_queries, const int num_vectors, const Factor *queries,
+                          const uint16_t *const *keys, int first, int D,
+                          f32s (*scores)[BLOCK_KEYS / LANES])
 {
-    for (int key = 0; key < PAGE_SIZE; key += LANES) {
-        f32s sums[TILE_QUERIES];
+    f32s sums[MOST_AT_ONCE][TILE_QUERIES];
+    const uint16_t *pairs[MOST_AT_ONCE];
+    for (int v = 0; v < num_vectors; v++) {
+        const int key = (first + v) * LANES;
+        pairs[v] = keys[key / PAGE_SIZE] + 2 * (key % PAGE_SIZE);
         for (int q = 0; q < num_queries; q++)
-            sums[q] = all(0);
-        add_pairs(num_queries, sums, keys + 2 * key, 2 * PAGE_SIZE, queries, D, D / 2);
-        for (int q = 0; q < num_queries; q++)
-            scores[q][key / LANES] = sums[q];
+            sums[v][q] = all(0);
     }
+    add_pairs(num_queries, num_vectors, sums, pairs, 2 * PAGE_SIZE, queries, D, D / 2);
+    for (int v = 0; v < num_vectors; v++)
+        for (int q = 0; q < num_queries; q++)
+            scores[q][first + v] = sums[v][q];
 }
 
-/* LANES dimensions of the values of a block, weighed and added up. */
+INLINE void score_pages(const int num_queries, const Factor *queries, const uint16_t *const *keys,
+                        int num_pages, int D, f32s (*scores)[BLOCK_KEYS / LANES])
+{
+    const int num_vectors = num_pages * PAGE_SIZE / LANES, some = AT_ONCE(num_queries);
+    int vector = 0;
+    for (; vector + some <= num_vectors; vector += some)
+        score_vectors(num_queries, some, queries, keys, vector, D, scores);
+    for (; vector < num_vectors; vector++)
+        score_vectors(num_queries, 1, queries, keys, vector, D, scores);
+}
+
+/* Some vectors of dimensions of the values of a block, weighed and added up. */
+INLINE void add_vectors(const int num_queries, const int num_vectors,
+                        Factor (*weights)[BLOCK_KEYS], const uint16_t *const *values, int num_pages,
+                        int D, int first, f32s (*out)[TILE_QUERIES])
+{
+    f32s sums[MOST_AT_ONCE][TILE_QUERIES];
+    for (int v = 0; v < num_vectors; v++)
+        for (int q = 0; q < num_queries; q++)
+            sums[v][q] = out[first + v][q];
+    for (int page = 0; page < num_pages; page++) {
+        const uint16_t *pairs[MOST_AT_ONCE];
+        for (int v = 0; v < num_vectors; v++)
+            pairs[v] = values[page] + (first + v) * 2 * LANES;
+        add_pairs(num_queries, num_vectors, sums, pairs, 2 * D, weights[0] + page * PAGE_SIZE,
+                  BLOCK_KEYS, PAGE_SIZE / 2);
+    }
+    for (int v = 0; v < num_vectors; v++)
+        for (int q = 0; q < num_queries; q++)
+            out[first + v][q] = sums[v][q];
+}
+
 INLINE void add_values(const int num_queries, Factor (*weights)[BLOCK_KEYS],
-                       const uint16_t *const *values, int num_pages, int D, int vector,
-                       f32s *out)
+                       const uint16_t *const *values, int num_pages, int D,
+                       f32s (*out)[TILE_QUERIES])
 {
-    f32s sums[TILE_QUERIES];
-    for (int q = 0; q < num_queries; q++)
-        sums[q] = out[q];
-    for (int page = 0; page < num_pages; page++)
-        add_pairs(num_queries, sums, values[page] + vector * 2 * LANES, 2 * D,
-                  weights[0] + page * PAGE_SIZE, BLOCK_KEYS, PAGE_SIZE / 2);
-    for (int q = 0; q < num_queries; q++)
-        out[q] = sums[q];
+    const int some = AT_ONCE(num_queries);
+    int vector = 0;
+    for (; vector + some <= D / LANES; vector += some)
+        add_vectors(num_queries, some, weights, values, num_pages, D, vector, out);
+    for (; vector < D / LANES; vector++)
+        add_vectors(num_queries, 1, weights, values, num_pages, D, vector, out);
 }
 
 #endif
