@@ -7,10 +7,11 @@
 #include "vector.h"
 
 #define VECTORS (BLOCK / LANES)
-#define ROWS_AT_ONCE 16
 #ifdef HAS_TILES
+#define ROWS_AT_ONCE 16
 #define OWN_ROWS 128 /* a thread's, come in multiples of this: fewer aren't worth reading all weights */
 #else
+#define ROWS_AT_ONCE 24
 #define OWN_ROWS 8
 #endif
 

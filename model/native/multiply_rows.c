@@ -4,7 +4,6 @@
 #ifndef HAS_TILES
 
 #define CACHE_LINE 64
-#define BLOCKS_AHEAD 2 /* as two are computed by some rows at a time */
 
 /* The inputs of a product from some row on. */
 typedef struct {
@@ -22,17 +21,27 @@ INLINE Rows rows_from(const Rows *rows, int first)
                   rows->sums + row * G, rows->num_inputs};
 }
 
-/* Of a matrix, BLOCK outputs. */
+/* Of a matrix, the blocks that are computed at once. */
 typedef struct {
     const uint8_t *codes;
     const uint16_t *scales;
-} Block;
+    size_t code_stride, scale_stride; /* to the next block's */
+} Blocks;
 
+/* A load of weights is shared by rows, one of inputs by vectors of outputs, as processors multiply
+ * more than they load; both as far as registers hold sums. */
 #ifdef __AVX512F__
-#define MOST_ROWS 8
+#define BLOCKS_AT_ONCE 2
+#define MOST_ROWS 8 /* for which some sums are kept in memory, though */
+#define GOOD_ROWS 6 /* of many */
+#define MOST_ROWS_OF_BOTH 4 /* halves of codes */
 #else
-#define MOST_ROWS 4 /* whose sums sixteen registers hold */
+#define BLOCKS_AT_ONCE 1
+#define MOST_ROWS 4
+#define GOOD_ROWS 4
+#define MOST_ROWS_OF_BOTH 0
 #endif
+#define COLUMNS (BLOCKS_AT_ONCE * VECTORS)
 
 #if LANES == 8 || defined(__ARM_FEATURE_DOTPROD)
 #define BYTES_BY_HALVES /* as they have products of nibbles, but not of unsigned bytes */
@@ -42,180 +51,200 @@ typedef struct {
  * rows it waits for memory all the time, and such questions only add to it. */
 INLINE void ask_for(const int num_rows, const void *weights, size_t num_bytes)
 {
-    if (num_rows == MOST_ROWS)
+    if (num_rows >= MOST_ROWS_OF_BOTH)
         for (size_t i = 0; i < num_bytes; i += CACHE_LINE)
             __builtin_prefetch((const char *)weights + i, 0, 2);
 }
 
 /* In these, num_rows is known to the compiler, so that all sums stay in registers. */
-#define EACH_OUTPUT                                                                                \
+#define EACH_SUM                                                                                   \
     for (int row = 0; row < num_rows; row++)                                                       \
-        for (int v = 0; v < VECTORS; v++)
+        for (int v = 0; v < COLUMNS; v++)
 
 INLINE uint32_t four_inputs(const Rows *rows, int row, int k)
 {
     return load_word(rows->codes + (size_t)row * rows->num_inputs + k);
 }
 
-/* What the halves of a group's codes give: the lower ones with the inputs from ks[0] on, the upper
- * ones with those from ks[1] on; from `first` to `last` of the two. */
-INLINE void dot_halves(const int num_rows, const int first, const int last,
-                       i32s (*dots)[MOST_ROWS][VECTORS], const Rows *rows, const int *ks,
-                       const uint8_t *codes)
+INLINE u32s four_weights(const Blocks *blocks, int v, size_t at)
 {
-    for (int half = first; half <= last; half++)
-        EACH_OUTPUT dots[half][row][v] = all_words(0);
-    for (int i = 0; i < INPUT_GROUP; i += 4)
-        for (int half = first; half <= last; half++) {
-            u32s four_each[VECTORS];
-            for (int v = 0; v < VECTORS; v++) {
-                u32s both = load_bits(codes + i * BLOCK + 4 * v * LANES);
-                four_each[v] = both >> 4 * half & (u32s)all_words(0x0F0F0F0F);
-            }
-            EACH_OUTPUT dots[half][row][v] = dot_nibbles(dots[half][row][v], four_each[v],
-                                                         four_inputs(rows, row, ks[half] + i));
-        }
-    for (int half = first; half <= last; half++)
-        EACH_OUTPUT dots[half][row][v] = sum_of_nibbles(dots[half][row][v]);
+    return load_bits(blocks->codes + v / VECTORS * blocks->code_stride + at +
+                     4 * (v % VECTORS) * LANES);
 }
 
-/* Of both halves: at once, or one after the other where registers hold no more sums. */
-INLINE void dot_both(const int num_rows, i32s (*dots)[MOST_ROWS][VECTORS], const Rows *rows,
-                     int lower_k, int upper_k, const uint8_t *codes)
+INLINE const uint16_t *scales_of(const Blocks *blocks, int v, size_t at)
 {
-    const int ks[2] = {lower_k, upper_k};
-#ifdef __AVX512F__
-    dot_halves(num_rows, 0, 1, dots, rows, ks, codes);
-#else
-    dot_halves(num_rows, 0, 0, dots, rows, ks, codes);
-    dot_halves(num_rows, 1, 1, dots, rows, ks, codes);
-#endif
+    return blocks->scales + v / VECTORS * blocks->scale_stride + at;
+}
+
+/* dots = the inputs' groups at ks times halves of codes, the lower ones first; as many halves. */
+INLINE void dot_halves(const int num_rows, const int first_half, const int num_halves,
+                       i32s (*dots)[MOST_ROWS][COLUMNS], const Rows *rows, const int *ks,
+                       const Blocks *blocks, size_t at)
+{
+    for (int i = 0; i < num_halves; i++)
+        EACH_SUM dots[i][row][v] = all_words(NOUGHT);
+    for (int k = 0; k < INPUT_GROUP; k += 4)
+        for (int i = 0; i < num_halves; i++) {
+            u32s four_each[COLUMNS];
+            for (int v = 0; v < COLUMNS; v++) {
+                u32s both = four_weights(blocks, v, at + k * BLOCK);
+                four_each[v] = both >> 4 * (first_half + i) & (u32s)all_words(0x0F0F0F0F);
+            }
+            EACH_SUM dots[i][row][v] = dot_nibbles(dots[i][row][v], four_each[v],
+                                                   four_inputs(rows, row, ks[i] + k));
+        }
+    for (int i = 0; i < num_halves; i++)
+        EACH_SUM dots[i][row][v] = sum_of_nibbles(dots[i][row][v]);
 }
 
 /* dots = the inputs' group at k times codes of 8 bits. */
-INLINE void dot_wholes(const int num_rows, i32s (*dots)[VECTORS], const Rows *rows, int k,
-                       const uint8_t *codes)
+INLINE void dot_wholes(const int num_rows, i32s (*dots)[COLUMNS], const Rows *rows, int k,
+                       const Blocks *blocks)
 {
+    const int G = rows->num_inputs / INPUT_GROUP, g = k / INPUT_GROUP;
 #ifdef BYTES_BY_HALVES
-    i32s halves[2][MOST_ROWS][VECTORS];
-    dot_both(num_rows, halves, rows, k, k, codes);
-    EACH_OUTPUT dots[row][v] = halves[0][row][v] + (halves[1][row][v] << 4);
+    i32s halves[2][MOST_ROWS][COLUMNS];
+    for (int half = 0; half < 2; half++)
+        dot_halves(num_rows, half, 1, halves + half, rows, &k, blocks, (size_t)k * BLOCK);
+    EACH_SUM dots[row][v] = halves[0][row][v] + (halves[1][row][v] << 4);
+    EACH_SUM dots[row][v] += rows->offsets[row * G + g];
 #else
-    EACH_OUTPUT dots[row][v] = all_words(0);
+    EACH_SUM dots[row][v] = all_words(rows->offsets[row * G + g]);
     for (int i = 0; i < INPUT_GROUP; i += 4) {
-        u32s four_each[VECTORS];
-        for (int v = 0; v < VECTORS; v++)
-            four_each[v] = load_bits(codes + i * BLOCK + 4 * v * LANES);
-        EACH_OUTPUT dots[row][v] = dot_bytes(dots[row][v], four_each[v],
-                                             four_inputs(rows, row, k + i));
+        u32s four_each[COLUMNS];
+        for (int v = 0; v < COLUMNS; v++)
+            four_each[v] = four_weights(blocks, v, (size_t)(k + i) * BLOCK);
+        EACH_SUM dots[row][v] = dot_bytes(dots[row][v], four_each[v],
+                                          four_inputs(rows, row, k + i));
     }
 #endif
 }
 
-INLINE void multiply_bytes(const int num_rows, const Rows *rows, Block block, Outputs *out)
+/* sums += dots, in units of a weight's scale and an input's. */
+INLINE void add_scaled(const int num_rows, f32s (*sums)[COLUMNS], i32s (*dots)[COLUMNS],
+                       const f32s *weight_scales, const float *input_scales, size_t stride)
 {
-    Outputs total[MOST_ROWS];
-    const int G = rows->num_inputs / INPUT_GROUP;
-    const size_t ahead = BLOCKS_AHEAD * (size_t)rows->num_inputs;
-    EACH_OUTPUT total[row].part[v] = all(0);
-    for (int k = 0; k < rows->num_inputs; k += WEIGHT_GROUP, block.scales += BLOCK) {
-        ask_for(num_rows, block.codes + (ahead + k) * BLOCK, WEIGHT_GROUP * BLOCK);
-        ask_for(num_rows, block.scales + ahead / WEIGHT_GROUP * BLOCK, BLOCK * sizeof(uint16_t));
-        f32s part[MOST_ROWS][VECTORS]; /* in units of the weights' scale */
-        EACH_OUTPUT part[row][v] = all(0);
-        for (int i = k; i < k + WEIGHT_GROUP; i += INPUT_GROUP) {
-            const int g = i / INPUT_GROUP;
-            i32s dots[MOST_ROWS][VECTORS];
-            dot_wholes(num_rows, dots, rows, i, block.codes + (size_t)i * BLOCK);
-            EACH_OUTPUT part[row][v] += rows->scales[row * G + g] *
-                __builtin_convertvector(dots[row][v] + rows->offsets[row * G + g], f32s);
-        }
-        EACH_OUTPUT total[row].part[v] += part[row][v] * from_bf16(block.scales + v * LANES);
-    }
-    memcpy(out, total, sizeof *out * num_rows);
+    EACH_SUM sums[row][v] += scaled(dots[row][v], weight_scales[v]) * input_scales[row * stride];
 }
 
-/* total += two groups of inputs, from k on, times weights of 4 bits. */
-INLINE void multiply_two_groups(const int num_rows, Outputs *total, const Rows *rows, int k,
-                                const uint8_t *codes, const uint16_t *scales)
+INLINE void multiply_bytes(const int num_rows, f32s (*sums)[COLUMNS], const Rows *rows,
+                           const Blocks *blocks)
 {
-    const int G = rows->num_inputs / INPUT_GROUP, g = k / INPUT_GROUP;
-    i32s dots[2][MOST_ROWS][VECTORS];
-    dot_both(num_rows, dots, rows, k, k + INPUT_GROUP, codes);
-    for (int v = 0; v < VECTORS; v++) {
-        const f32s lower_scale = from_half(scales + v * LANES);
-        const f32s upper_scale = from_half(scales + BLOCK + v * LANES);
-        for (int row = 0; row < num_rows; row++) {
-            const float *scale = rows->scales + row * G + g;
-            f32s *sum = &total[row].part[v];
-            *sum += __builtin_convertvector(dots[0][row][v], f32s) * (lower_scale * scale[0]);
-            *sum += __builtin_convertvector(dots[1][row][v], f32s) * (upper_scale * scale[1]);
+    const int K = rows->num_inputs;
+    EACH_SUM sums[row][v] = all(0);
+    for (int k = 0; k < K; k += INPUT_GROUP) {
+        f32s scales[COLUMNS];
+        i32s dots[MOST_ROWS][COLUMNS];
+        for (int v = 0; v < COLUMNS; v++) {
+            scales[v] = from_bf16(scales_of(blocks, v, k / WEIGHT_GROUP * BLOCK) +
+                                  v % VECTORS * LANES);
+            if (v % VECTORS == 0)
+                ask_for(num_rows, blocks->codes + (BLOCKS_AT_ONCE + v / VECTORS) *
+                        blocks->code_stride + k * BLOCK, INPUT_GROUP * BLOCK);
         }
+        dot_wholes(num_rows, dots, rows, k, blocks);
+        add_scaled(num_rows, sums, dots, scales, rows->scales + k / INPUT_GROUP, K / INPUT_GROUP);
+    }
+}
+
+/* sums += groups of inputs, from k on, times halves of codes. */
+INLINE void multiply_halves(const int num_rows, const int first_half, const int num_halves,
+                            f32s (*sums)[COLUMNS], const Rows *rows, int k, const Blocks *blocks)
+{
+    const int G = rows->num_inputs / INPUT_GROUP, g = k / INPUT_GROUP + first_half;
+    const int ks[2] = {g * INPUT_GROUP, (g + 1) * INPUT_GROUP};
+    i32s dots[2][MOST_ROWS][COLUMNS];
+    dot_halves(num_rows, first_half, num_halves, dots, rows, ks, blocks, (size_t)k / 2 * BLOCK);
+    for (int i = 0; i < num_halves; i++) {
+        const size_t at = (size_t)(k / WEIGHT_GROUP * 4 + first_half + i) * BLOCK;
+        f32s scales[COLUMNS];
+        for (int v = 0; v < COLUMNS; v++)
+            scales[v] = from_half(scales_of(blocks, v, at) + v % VECTORS * LANES);
+        add_scaled(num_rows, sums, dots[i], scales, rows->scales + g + i, G);
+    }
+}
+
+/* Both halves at once, or one after the other where registers hold no more sums. */
+INLINE void multiply_two_groups(const int num_rows, f32s (*sums)[COLUMNS], const Rows *rows, int k,
+                                const Blocks *blocks)
+{
+    if (num_rows <= MOST_ROWS_OF_BOTH)
+        multiply_halves(num_rows, 0, 2, sums, rows, k, blocks);
+    else {
+        multiply_halves(num_rows, 0, 1, sums, rows, k, blocks);
+        multiply_halves(num_rows, 1, 1, sums, rows, k, blocks);
     }
 }
 
 /* What the least weights add: pairs of groups' sums times pairs of least weights. */
-INLINE void multiply_least(const int num_rows, Outputs *total, const Rows *rows,
-                           const uint16_t *scales)
+INLINE void multiply_least(const int num_rows, f32s (*sums)[COLUMNS], const Rows *rows,
+                           const Blocks *blocks)
 {
     const int G = rows->num_inputs / INPUT_GROUP;
-    EACH_OUTPUT total[row].part[v] = all(0);
+    EACH_SUM sums[row][v] = all(0);
     for (int g = 0; g < G; g += 2) {
-        Pairs least[VECTORS];
-        for (int v = 0; v < VECTORS; v++)
-            least[v] = load_pairs(scales + (2 * g + 2) * BLOCK + 2 * v * LANES);
-        EACH_OUTPUT total[row].part[v] = dot_pairs(total[row].part[v], least[v],
-                                              rows->sums + row * G + g);
+        Pairs least[COLUMNS];
+        for (int v = 0; v < COLUMNS; v++)
+            least[v] = load_pairs(scales_of(blocks, v, (size_t)(2 * g + 2) * BLOCK) +
+                                  2 * (v % VECTORS) * LANES);
+        EACH_SUM sums[row][v] = dot_pairs(sums[row][v], least[v], rows->sums + row * G + g);
     }
 }
 
-INLINE void multiply_nibbles(const int num_rows, const Rows *rows, Block block, Outputs *out)
+INLINE void multiply_nibbles(const int num_rows, f32s (*sums)[COLUMNS], const Rows *rows,
+                             const Blocks *blocks)
 {
-    Outputs total[MOST_ROWS];
-    const size_t ahead = BLOCKS_AHEAD * (size_t)rows->num_inputs;
-    multiply_least(num_rows, total, rows, block.scales);
-    for (int k = 0; k < rows->num_inputs; k += WEIGHT_GROUP, block.scales += 4 * BLOCK) {
-        ask_for(num_rows, block.codes + (ahead + k) / 2 * BLOCK, WEIGHT_GROUP / 2 * BLOCK);
-        ask_for(num_rows, block.scales + ahead / INPUT_GROUP * 2 * BLOCK, 8 * BLOCK);
-        multiply_two_groups(num_rows, total, rows, k, block.codes + (size_t)k / 2 * BLOCK,
-                            block.scales);
+    multiply_least(num_rows, sums, rows, blocks);
+    for (int k = 0; k < rows->num_inputs; k += WEIGHT_GROUP) {
+        for (int i = BLOCKS_AT_ONCE; i < 2 * BLOCKS_AT_ONCE; i++) {
+            ask_for(num_rows, blocks->codes + i * blocks->code_stride + k / 2 * BLOCK,
+                    WEIGHT_GROUP / 2 * BLOCK);
+            ask_for(num_rows, blocks->scales + i * blocks->scale_stride +
+                    k / INPUT_GROUP * 2 * BLOCK, 8 * BLOCK);
+        }
+        multiply_two_groups(num_rows, sums, rows, k, blocks);
     }
-    memcpy(out, total, sizeof *out * num_rows);
 }
 
-#if MOST_ROWS > 4
-#define FROM_FOUR(multiply)                                                                        \
-    case 4: multiply(4, rows, block, out); break;                                                  \
-    case 5: multiply(5, rows, block, out); break;                                                  \
-    case 6: multiply(6, rows, block, out); break;                                                  \
-    case 7: multiply(7, rows, block, out); break;
-#else
-#define FROM_FOUR(multiply)
-#endif
-
-#define BY_NUM_ROWS(multiply)                                                                      \
-    switch (num_rows) {                                                                            \
-    case 1: multiply(1, rows, block, out); break;                                                  \
-    case 2: multiply(2, rows, block, out); break;                                                  \
-    case 3: multiply(3, rows, block, out); break;                                                  \
-    FROM_FOUR(multiply)                                                                            \
-    default: multiply(MOST_ROWS, rows, block, out);                                                \
-    }
-
-static void multiply_few(int bits, const Rows *rows, int num_rows, Block block, Outputs *out)
+INLINE void multiply(const int num_rows, int bits, const Rows *rows, const Blocks *blocks,
+                     Outputs *out)
 {
+    f32s sums[MOST_ROWS][COLUMNS];
     if (bits == 4)
-        BY_NUM_ROWS(multiply_nibbles)
+        multiply_nibbles(num_rows, sums, rows, blocks);
     else
-        BY_NUM_ROWS(multiply_bytes)
+        multiply_bytes(num_rows, sums, rows, blocks);
+    EACH_SUM out[v / VECTORS * ROWS_AT_ONCE + row].part[v % VECTORS] = sums[row][v];
 }
 
-static void multiply_block(int bits, const Rows *rows, int num_rows, Block block, Outputs *out)
+static void multiply_few(int bits, const Rows *rows, int num_rows, const Blocks *blocks,
+                         Outputs *out)
 {
-    for (int row = 0; row < num_rows; row += MOST_ROWS) {
-        Rows some = rows_from(rows, row);
-        int left = num_rows - row;
-        multiply_few(bits, &some, left < MOST_ROWS ? left : MOST_ROWS, block, out + row);
+    switch (num_rows) {
+    case 1: multiply(1, bits, rows, blocks, out); break;
+    case 2: multiply(2, bits, rows, blocks, out); break;
+    case 3: multiply(3, bits, rows, blocks, out); break;
+    case 4: multiply(4, bits, rows, blocks, out); break;
+#if MOST_ROWS > 4
+    case 5: multiply(5, bits, rows, blocks, out); break;
+    case 6: multiply(6, bits, rows, blocks, out); break;
+    case 7: multiply(7, bits, rows, blocks, out); break;
+    case 8: multiply(8, bits, rows, blocks, out); break;
+#endif
+    }
+}
+
+/* About the same number of rows each time. */
+static void multiply_some(int bits, const Rows *rows, int num_rows, const Blocks *blocks,
+                          Outputs *out)
+{
+    const int most = num_rows <= 2 * MOST_ROWS ? MOST_ROWS : GOOD_ROWS;
+    for (int times = (num_rows + most - 1) / most, row = 0; times > 0; times--) {
+        const Rows some = rows_from(rows, row);
+        const int count = (num_rows - row + times - 1) / times;
+        multiply_few(bits, &some, count, blocks, out + row);
+        row += count;
     }
 }
 
@@ -228,9 +257,15 @@ void multiply_blocks(const Matrix *matrix, int index, int num_blocks, const Quan
     const Rows whole = {inputs->codes, inputs->scales, inputs->offsets, inputs->sums,
                         matrix->num_inputs};
     const Rows rows = rows_from(&whole, first_row);
-    for (int i = index; i < index + num_blocks; i++, out += ROWS_AT_ONCE) {
-        Block block = {matrix->codes + i * codes_each, matrix->scales + i * scales_each};
-        multiply_block(matrix->bits, &rows, num_rows, block, out);
+    for (int i = 0; i < num_blocks; i += BLOCKS_AT_ONCE, out += BLOCKS_AT_ONCE * ROWS_AT_ONCE) {
+        const int is_last = i + 1 == num_blocks; /* which then is computed twice where two are */
+        const Blocks blocks = {
+            matrix->codes + (index + i) * codes_each,
+            matrix->scales + (index + i) * scales_each,
+            is_last ? 0 : codes_each,
+            is_last ? 0 : scales_each,
+        };
+        multiply_some(matrix->bits, &rows, num_rows, &blocks, out);
     }
 }
 

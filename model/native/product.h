@@ -51,7 +51,7 @@ typedef struct {
 typedef struct {
     int8_t *codes;    /* [T][K]; upper and lower ones: [T][2][K] */
     float *scales;    /* [T][K / INPUT_GROUP]; [T] */
-    int32_t *offsets; /* -128 times the sum of the codes, which undoes the weights' + 128; [T][2] */
+    int32_t *offsets; /* NOUGHT, or 0 for the tile unit, less 128 times the sum of the codes; [T][2] */
     Factor *sums;     /* [T][K / INPUT_GROUP], of the inputs, for the least weights; none */
 } Quantized;
 

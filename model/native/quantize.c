@@ -63,7 +63,7 @@ static void quantize_group(const float *x, int num_values, const Quantized *to, 
     }
     const int32_t codes_total = total(total_codes);
     to->scales[g] = most / LARGEST_CODE;
-    to->offsets[g] = -128 * codes_total;
+    to->offsets[g] = NOUGHT - 128 * codes_total;
     to->sums[g] = factor((float)codes_total * to->scales[g]);
 }
 

@@ -184,6 +184,24 @@ INLINE f32s exp2_of(f32s x)
 #endif
 }
 
+/* Sums of integers begin with NOUGHT, below 2^22 in magnitude, and end as floats times a factor. Of
+ * integers that are counted from the bits of 1.5 * 2^23, one instruction makes that: their floats are
+ * as far from it, and factors of few bits, halves and bfloat16, times it are exact. */
+#ifdef __AVX512F__
+#define NOUGHT 0x4B400000
+#else
+#define NOUGHT 0
+#endif
+
+INLINE f32s scaled(i32s total, f32s factor)
+{
+#ifdef __AVX512F__
+    return (f32s)_mm512_fmsub_ps((__m512)total, (__m512)factor, (__m512)(0x1.8p23f * factor));
+#else
+    return __builtin_convertvector(total, f32s) * factor;
+#endif
+}
+
 /* acc + what four unsigned bytes of each lane weigh with the same four signed bytes. */
 INLINE i32s dot_bytes(i32s acc, u32s bytes, uint32_t four)
 {
