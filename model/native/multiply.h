@@ -9,10 +9,12 @@
 #define VECTORS (BLOCK / LANES)
 #ifdef HAS_TILES
 #define ROWS_AT_ONCE 16
-#define OWN_ROWS 128 /* a thread's, come in multiples of this: fewer aren't worth reading all weights */
+#define OWN_ROWS 128 /* a thread's, at least: fewer aren't worth reading all weights */
+#define ROW_STEP 128 /* their number is a multiple of */
 #else
-#define ROWS_AT_ONCE 24
+#define ROWS_AT_ONCE 48
 #define OWN_ROWS 8
+#define ROW_STEP 1
 #endif
 
 /* What a block gives for a row. */

@@ -4,6 +4,7 @@
 #ifndef HAS_TILES
 
 #define CACHE_LINE 64
+#define ENOUGH_ROWS 4 /* that asking for weights early pays */
 
 /* The inputs of a product from some row on. */
 typedef struct {
@@ -32,9 +33,11 @@ typedef struct {
  * more than they load; both as far as registers hold sums. */
 #ifdef __AVX512F__
 #define BLOCKS_AT_ONCE 2
-#define MOST_ROWS 8 /* for which some sums are kept in memory, though */
+#define MOST_ROWS 8 /* at a time, for which some sums are kept in memory, though */
 #define GOOD_ROWS 6 /* of many */
 #define MOST_ROWS_OF_BOTH 4 /* halves of codes */
+#define UNPACKS
+#define MOST_UNPACKED 640 /* inputs, which a core's nearest cache holds with some rows of them */
 #else
 #define BLOCKS_AT_ONCE 1
 #define MOST_ROWS 4
@@ -51,7 +54,7 @@ typedef struct {
  * rows it waits for memory all the time, and such questions only add to it. */
 INLINE void ask_for(const int num_rows, const void *weights, size_t num_bytes)
 {
-    if (num_rows >= MOST_ROWS_OF_BOTH)
+    if (num_rows >= ENOUGH_ROWS)
         for (size_t i = 0; i < num_bytes; i += CACHE_LINE)
             __builtin_prefetch((const char *)weights + i, 0, 2);
 }
@@ -75,6 +78,12 @@ INLINE u32s four_weights(const Blocks *blocks, int v, size_t at)
 INLINE const uint16_t *scales_of(const Blocks *blocks, int v, size_t at)
 {
     return blocks->scales + v / VECTORS * blocks->scale_stride + at;
+}
+
+/* Results of blocks are ROWS_AT_ONCE apart. */
+INLINE f32s *output(Outputs *out, int row, int v)
+{
+    return &out[v / VECTORS * ROWS_AT_ONCE + row].part[v % VECTORS];
 }
 
 /* dots = the inputs' groups at ks times halves of codes, the lower ones first; as many halves. */
@@ -128,10 +137,10 @@ INLINE void add_scaled(const int num_rows, f32s (*sums)[COLUMNS], i32s (*dots)[C
     EACH_SUM sums[row][v] += scaled(dots[row][v], weight_scales[v]) * input_scales[row * stride];
 }
 
-INLINE void multiply_bytes(const int num_rows, f32s (*sums)[COLUMNS], const Rows *rows,
-                           const Blocks *blocks)
+INLINE void multiply_bytes(const int num_rows, const Rows *rows, const Blocks *blocks, Outputs *out)
 {
     const int K = rows->num_inputs;
+    f32s sums[MOST_ROWS][COLUMNS];
     EACH_SUM sums[row][v] = all(0);
     for (int k = 0; k < K; k += INPUT_GROUP) {
         f32s scales[COLUMNS];
@@ -146,6 +155,7 @@ INLINE void multiply_bytes(const int num_rows, f32s (*sums)[COLUMNS], const Rows
         dot_wholes(num_rows, dots, rows, k, blocks);
         add_scaled(num_rows, sums, dots, scales, rows->scales + k / INPUT_GROUP, K / INPUT_GROUP);
     }
+    EACH_SUM *output(out, row, v) = sums[row][v];
 }
 
 /* sums += groups of inputs, from k on, times halves of codes. */
@@ -192,59 +202,135 @@ INLINE void multiply_least(const int num_rows, f32s (*sums)[COLUMNS], const Rows
     }
 }
 
-INLINE void multiply_nibbles(const int num_rows, f32s (*sums)[COLUMNS], const Rows *rows,
-                             const Blocks *blocks)
+/* Of 4 bits, the same inputs' weights of the blocks that come next. */
+INLINE void ask_for_next(const int num_rows, const Blocks *blocks, int k)
 {
-    multiply_least(num_rows, sums, rows, blocks);
-    for (int k = 0; k < rows->num_inputs; k += WEIGHT_GROUP) {
-        for (int i = BLOCKS_AT_ONCE; i < 2 * BLOCKS_AT_ONCE; i++) {
-            ask_for(num_rows, blocks->codes + i * blocks->code_stride + k / 2 * BLOCK,
-                    WEIGHT_GROUP / 2 * BLOCK);
-            ask_for(num_rows, blocks->scales + i * blocks->scale_stride +
-                    k / INPUT_GROUP * 2 * BLOCK, 8 * BLOCK);
-        }
-        multiply_two_groups(num_rows, sums, rows, k, blocks);
+    for (int i = BLOCKS_AT_ONCE; i < 2 * BLOCKS_AT_ONCE; i++) {
+        ask_for(num_rows, blocks->codes + i * blocks->code_stride + k / 2 * BLOCK,
+                WEIGHT_GROUP / 2 * BLOCK);
+        ask_for(num_rows, blocks->scales + i * blocks->scale_stride + k / WEIGHT_GROUP * 4 * BLOCK,
+                4 * BLOCK * sizeof(uint16_t));
     }
 }
 
-INLINE void multiply(const int num_rows, int bits, const Rows *rows, const Blocks *blocks,
-                     Outputs *out)
+INLINE void multiply_nibbles(const int num_rows, const Rows *rows, const Blocks *blocks,
+                             Outputs *out)
 {
     f32s sums[MOST_ROWS][COLUMNS];
-    if (bits == 4)
-        multiply_nibbles(num_rows, sums, rows, blocks);
-    else
-        multiply_bytes(num_rows, sums, rows, blocks);
-    EACH_SUM out[v / VECTORS * ROWS_AT_ONCE + row].part[v % VECTORS] = sums[row][v];
+    multiply_least(num_rows, sums, rows, blocks);
+    for (int k = 0; k < rows->num_inputs; k += WEIGHT_GROUP) {
+        ask_for_next(num_rows, blocks, k);
+        multiply_two_groups(num_rows, sums, rows, k, blocks);
+    }
+    EACH_SUM *output(out, row, v) = sums[row][v];
 }
 
-static void multiply_few(int bits, const Rows *rows, int num_rows, const Blocks *blocks,
-                         Outputs *out)
+/* Of num_rows the next ones, so that it is about the same number each time. */
+static int next_count(int num_rows, int most)
 {
-    switch (num_rows) {
-    case 1: multiply(1, bits, rows, blocks, out); break;
-    case 2: multiply(2, bits, rows, blocks, out); break;
-    case 3: multiply(3, bits, rows, blocks, out); break;
-    case 4: multiply(4, bits, rows, blocks, out); break;
-#if MOST_ROWS > 4
-    case 5: multiply(5, bits, rows, blocks, out); break;
-    case 6: multiply(6, bits, rows, blocks, out); break;
-    case 7: multiply(7, bits, rows, blocks, out); break;
-    case 8: multiply(8, bits, rows, blocks, out); break;
+    const int times = (num_rows + most - 1) / most;
+    return (num_rows + times - 1) / times;
+}
+
+#ifdef __AVX512F__
+#define BY_MORE(multiply, ...)                                                                     \
+    case 5: multiply(5, __VA_ARGS__); break;                                                       \
+    case 6: multiply(6, __VA_ARGS__); break;                                                       \
+    case 7: multiply(7, __VA_ARGS__); break;                                                       \
+    case 8: multiply(8, __VA_ARGS__); break;
+#else
+#define BY_MORE(multiply, ...)
 #endif
+
+#define BY_COUNT(count, multiply, ...)                                                             \
+    switch (count) {                                                                               \
+    case 1: multiply(1, __VA_ARGS__); break;                                                       \
+    case 2: multiply(2, __VA_ARGS__); break;                                                       \
+    case 3: multiply(3, __VA_ARGS__); break;                                                       \
+    case 4: multiply(4, __VA_ARGS__); break;                                                       \
+    BY_MORE(multiply, __VA_ARGS__)                                                                 \
+    }
+
+#ifdef UNPACKS
+
+/* Codes of 4 bits as bytes, and their scales as floats: of some inputs, for many rows. */
+typedef struct {
+    u32s codes[MOST_UNPACKED / 4][COLUMNS];
+    f32s scales[MOST_UNPACKED / INPUT_GROUP][COLUMNS];
+} Unpacked;
+
+static void unpack(const Blocks *blocks, int first, int stop, Unpacked *to)
+{
+    u32s (*codes)[COLUMNS] = to->codes;
+    f32s (*scales)[COLUMNS] = to->scales;
+    for (int k = first; k < stop; k += WEIGHT_GROUP) {
+        ask_for_next(ENOUGH_ROWS, blocks, k);
+        for (int half = 0; half < 2; half++, scales++) {
+            const size_t at = (size_t)(k / WEIGHT_GROUP * 4 + half) * BLOCK;
+            for (int v = 0; v < COLUMNS; v++)
+                scales[0][v] = from_half(scales_of(blocks, v, at) + v % VECTORS * LANES);
+            for (int i = 0; i < INPUT_GROUP; i += 4, codes++)
+                for (int v = 0; v < COLUMNS; v++) {
+                    const u32s both = four_weights(blocks, v, (size_t)(k / 2 + i) * BLOCK);
+                    codes[0][v] = both >> 4 * half & (u32s)all_words(0x0F0F0F0F);
+                }
+        }
     }
 }
 
-/* About the same number of rows each time. */
-static void multiply_some(int bits, const Rows *rows, int num_rows, const Blocks *blocks,
-                          Outputs *out)
+/* out = the inputs from the first one on times what was unpacked, and what out is of those before. */
+INLINE void multiply_unpacked(const int num_rows, const Rows *rows, const Blocks *blocks,
+                              const Unpacked *unpacked, int first, int stop, Outputs *out)
+{
+    f32s sums[MOST_ROWS][COLUMNS];
+    const u32s (*codes)[COLUMNS] = unpacked->codes;
+    const f32s (*scales)[COLUMNS] = unpacked->scales;
+    if (first == 0)
+        multiply_least(num_rows, sums, rows, blocks);
+    else
+        EACH_SUM sums[row][v] = *output(out, row, v);
+    for (int k = first; k < stop; k += INPUT_GROUP, scales++) {
+        i32s dots[MOST_ROWS][COLUMNS];
+        EACH_SUM dots[row][v] = all_words(NOUGHT);
+        for (int i = 0; i < INPUT_GROUP; i += 4, codes++)
+            EACH_SUM dots[row][v] = dot_bytes(dots[row][v], codes[0][v],
+                                              four_inputs(rows, row, k + i));
+        add_scaled(num_rows, sums, dots, scales[0], rows->scales + k / INPUT_GROUP,
+                   rows->num_inputs / INPUT_GROUP);
+    }
+    EACH_SUM *output(out, row, v) = sums[row][v];
+}
+
+/* Of more rows than are computed with at a time. */
+static void multiply_many(const Rows *rows, int num_rows, const Blocks *blocks, Outputs *out)
+{
+    Unpacked unpacked;
+    const int K = rows->num_inputs, parts = (K + MOST_UNPACKED - 1) / MOST_UNPACKED;
+    const int each = (K / WEIGHT_GROUP + parts - 1) / parts * WEIGHT_GROUP;
+    for (int first = 0; first < K; first += each) {
+        const int stop = first + each < K ? first + each : K;
+        unpack(blocks, first, stop, &unpacked);
+        for (int row = 0, count; row < num_rows; row += count) {
+            const Rows some = rows_from(rows, row);
+            count = next_count(num_rows - row, GOOD_ROWS);
+            BY_COUNT(count, multiply_unpacked, &some, blocks, &unpacked, first, stop, out + row)
+        }
+    }
+}
+
+#endif
+
+static void multiply_directly(int bits, const Rows *rows, int num_rows, const Blocks *blocks,
+                              Outputs *out)
 {
     const int most = num_rows <= 2 * MOST_ROWS ? MOST_ROWS : GOOD_ROWS;
-    for (int times = (num_rows + most - 1) / most, row = 0; times > 0; times--) {
+    for (int row = 0, count; row < num_rows; row += count) {
         const Rows some = rows_from(rows, row);
-        const int count = (num_rows - row + times - 1) / times;
-        multiply_few(bits, &some, count, blocks, out + row);
-        row += count;
+        count = next_count(num_rows - row, most);
+        if (bits == 4)
+            BY_COUNT(count, multiply_nibbles, &some, blocks, out + row)
+        else
+            BY_COUNT(count, multiply_bytes, &some, blocks, out + row)
     }
 }
 
@@ -265,7 +351,13 @@ void multiply_blocks(const Matrix *matrix, int index, int num_blocks, const Quan
             is_last ? 0 : codes_each,
             is_last ? 0 : scales_each,
         };
-        multiply_some(matrix->bits, &rows, num_rows, &blocks, out);
+#ifdef UNPACKS
+        if (is_small && num_rows > MOST_ROWS) {
+            multiply_many(&rows, num_rows, &blocks, out);
+            continue;
+        }
+#endif
+        multiply_directly(matrix->bits, &rows, num_rows, &blocks, out);
     }
 }
 

@@ -102,7 +102,7 @@ static int rows_an_item(const Team *team, const Matrix *matrix, int num_rows)
     if (code_bytes <= SMALL_MATRIX && num_rows >= threads * OWN_ROWS)
         parts = (parts + threads - 1) / threads * threads;
     int each = (num_rows + parts - 1) / parts;
-    return (each + OWN_ROWS - 1) / OWN_ROWS * OWN_ROWS;
+    return (each + ROW_STEP - 1) / ROW_STEP * ROW_STEP;
 }
 
 void product(Team *team, const Matrix *matrix, const Quantized *inputs, int num_rows, Ending ending,
