@@ -67,10 +67,40 @@ static void quantize_group(const float *x, int num_values, const Quantized *to, 
     to->sums[g] = factor((float)codes_total * to->scales[g]);
 }
 
+/* The same of LANES groups, all of whose values are there. */
+static void quantize_groups(const float *x, const Quantized *to, size_t first)
+{
+    i32s larges[LANES], totals[LANES];
+    for (int g = 0; g < LANES; g++) {
+        f32s large = all(0);
+        for (int i = 0; i < INPUT_GROUP; i += LANES)
+            large = larger(large, magnitude(load(x + g * INPUT_GROUP + i)));
+        larges[g] = (i32s)large;
+    }
+    const f32s most = largest_of_each(larges), scales = most / LARGEST_CODE;
+    const f32s codes_per_unit = choose(most > 0, LARGEST_CODE / most, all(0));
+    for (int g = 0; g < LANES; g++) {
+        totals[g] = all_words(0);
+        for (int i = 0; i < INPUT_GROUP; i += LANES) {
+            const size_t at = (size_t)g * INPUT_GROUP + i;
+            const i32s codes = rounded(load(x + at) * codes_per_unit[g]);
+            store_codes(codes, to->codes + first * INPUT_GROUP + at);
+            totals[g] += codes;
+        }
+    }
+    const i32s total_codes = sum_of_each(totals), offsets = NOUGHT - 128 * total_codes;
+    store(to->scales + first, scales);
+    memcpy(to->offsets + first, &offsets, sizeof offsets);
+    store_factors(to->sums + first, __builtin_convertvector(total_codes, f32s) * scales);
+}
+
 void quantize_row(const float *x, int num_values, int row, Quantized *to, int num_inputs)
 {
     const size_t G = (size_t)num_inputs / INPUT_GROUP, first = (size_t)row * G;
-    for (size_t g = 0; g < G; g++)
+    size_t g = 0;
+    for (; (g + LANES) * INPUT_GROUP <= (size_t)num_values; g += LANES)
+        quantize_groups(x + g * INPUT_GROUP, to, first + g);
+    for (; g < G; g++)
         quantize_group(x + g * INPUT_GROUP, num_values - (int)g * INPUT_GROUP, to, first + g);
 }
 

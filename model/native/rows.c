@@ -5,11 +5,13 @@
 
 void rms_norm(const float *x, const float *weight, int num_values, float eps, float *y)
 {
-    f32s squares = all(0);
+    f32s squares[2] = {all(0), all(0)}; /* two, as one sum would wait for itself */
     int i = 0;
-    for (; i + LANES <= num_values; i += LANES)
-        squares += load(x + i) * load(x + i);
-    float total = sum(squares);
+    for (; i + 2 * LANES <= num_values; i += 2 * LANES) {
+        squares[0] += load(x + i) * load(x + i);
+        squares[1] += load(x + i + LANES) * load(x + i + LANES);
+    }
+    float total = sum(squares[0] + squares[1]);
     for (; i < num_values; i++)
         total += x[i] * x[i];
     float scale = 1 / sqrtf(total / (float)num_values + eps);

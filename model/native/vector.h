@@ -152,6 +152,48 @@ INLINE float largest(f32s x)
     return x[0];
 }
 
+/* Of LANES vectors, which it overwrites, each one's total or largest lane, in the lane of its number:
+ * two vectors become one of sums of half as many lanes, and so on. */
+
+INLINE i32s picked(i32s a, i32s b, int distance)
+{
+    const i32s is_second = ((i32s){LANE_NUMBERS} & distance) != 0;
+    return (is_second & b) | (~is_second & a);
+}
+
+#define FOLD(x, combine, distance)                                                                 \
+    for (int i = 0; i < distance; i++)                                                             \
+        x[i] = combine(picked(x[i], x[i + distance], distance),                                    \
+                       TURNED(picked(x[i + distance], x[i], distance), distance))
+#define PLUS(a, b) ((a) + (b))
+#define LARGER(a, b) ((i32s)larger((f32s)(a), (f32s)(b)))
+
+INLINE i32s sum_of_each(i32s *x)
+{
+#if LANES > 8
+    FOLD(x, PLUS, 8);
+#endif
+#if LANES > 4
+    FOLD(x, PLUS, 4);
+#endif
+    FOLD(x, PLUS, 2);
+    FOLD(x, PLUS, 1);
+    return x[0];
+}
+
+INLINE f32s largest_of_each(i32s *x)
+{
+#if LANES > 8
+    FOLD(x, LARGER, 8);
+#endif
+#if LANES > 4
+    FOLD(x, LARGER, 4);
+#endif
+    FOLD(x, LARGER, 2);
+    FOLD(x, LARGER, 1);
+    return (f32s)x[0];
+}
+
 /* To the nearest integer, the even one of two; for magnitudes below 2^22, since it pushes the
  * fraction out of the mantissa. */
 INLINE i32s rounded(f32s x)
