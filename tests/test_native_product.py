@@ -237,12 +237,16 @@ def test_products_with_4_bits(
     ("build", "bits"),
     [(build, 8) for build in builds()] + [(build, 4) for build in builds() if build not in TILED],
 )
-def test_a_row_has_the_same_bits_in_any_batch_and_with_any_threads(build: str, bits: int) -> None:
-    bench = Bench(build, 200, 576, bits=bits)
-    bench.pack(random(200, 576)) if bits == 8 else bench.pack_blocks(
-        random_blocks(200, 18, has_least=True)
+@pytest.mark.parametrize("num_inputs", [576, 1536])
+def test_a_row_has_the_same_bits_in_any_batch_and_with_any_threads(
+    build: str, bits: int, num_inputs: int
+) -> None:
+    """Of few inputs, which many rows have all at once, and of more."""
+    bench = Bench(build, 200, num_inputs, bits=bits)
+    bench.pack(random(200, num_inputs)) if bits == 8 else bench.pack_blocks(
+        random_blocks(200, num_inputs // INPUT_GROUP, has_least=True)
     )
-    x_TK = random(140, 576, seed=3)
+    x_TK = random(140, num_inputs, seed=3)
     whole = bench.multiply(x_TK)
     for first, stop in [(0, 0), (0, 1), (7, 8), (3, 20), (0, 31), (33, 64), (120, 140)]:
         part = bench.multiply(x_TK[first:stop], threads=1 + first % 3)

@@ -1,4 +1,4 @@
-/* By vectors: up to MOST_ROWS at a time, so that they share each load of weights. */
+/* By vectors, for some rows and blocks at a time, which share loads of weights and inputs. */
 #include "multiply.h"
 
 #ifndef HAS_TILES
@@ -33,8 +33,8 @@ typedef struct {
  * more than they load; both as far as registers hold sums. */
 #ifdef __AVX512F__
 #define BLOCKS_AT_ONCE 2
-#define MOST_ROWS 8 /* at a time, for which some sums are kept in memory, though */
-#define GOOD_ROWS 6 /* of many */
+#define MOST_ROWS 8         /* at a time, for which some sums are kept in memory, though */
+#define GOOD_ROWS 6         /* of many */
 #define MOST_ROWS_OF_BOTH 4 /* halves of codes */
 #define UNPACKS
 #define MOST_UNPACKED 640 /* inputs, which a core's nearest cache holds with some rows of them */
