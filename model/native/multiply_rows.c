@@ -4,6 +4,7 @@
 #ifndef HAS_TILES
 
 #define CACHE_LINE 64
+#define BLOCKS_AHEAD 2
 #define ENOUGH_ROWS 4 /* that asking for weights early pays */
 
 /* The inputs of a product from some row on. */
@@ -149,7 +150,7 @@ INLINE void multiply_bytes(const int num_rows, const Rows *rows, const Blocks *b
             scales[v] = from_bf16(scales_of(blocks, v, k / WEIGHT_GROUP * BLOCK) +
                                   v % VECTORS * LANES);
             if (v % VECTORS == 0)
-                ask_for(num_rows, blocks->codes + (BLOCKS_AT_ONCE + v / VECTORS) *
+                ask_for(num_rows, blocks->codes + (BLOCKS_AHEAD + v / VECTORS) *
                         blocks->code_stride + k * BLOCK, INPUT_GROUP * BLOCK);
         }
         dot_wholes(num_rows, dots, rows, k, blocks);
@@ -205,7 +206,7 @@ INLINE void multiply_least(const int num_rows, f32s (*sums)[COLUMNS], const Rows
 /* Of 4 bits, the same inputs' weights of the blocks that come next. */
 INLINE void ask_for_next(const int num_rows, const Blocks *blocks, int k)
 {
-    for (int i = BLOCKS_AT_ONCE; i < 2 * BLOCKS_AT_ONCE; i++) {
+    for (int i = BLOCKS_AHEAD; i < BLOCKS_AHEAD + BLOCKS_AT_ONCE; i++) {
         ask_for(num_rows, blocks->codes + i * blocks->code_stride + k / 2 * BLOCK,
                 WEIGHT_GROUP / 2 * BLOCK);
         ask_for(num_rows, blocks->scales + i * blocks->scale_stride + k / WEIGHT_GROUP * 4 * BLOCK,
@@ -344,12 +345,12 @@ void multiply_blocks(const Matrix *matrix, int index, int num_blocks, const Quan
                         matrix->num_inputs};
     const Rows rows = rows_from(&whole, first_row);
     for (int i = 0; i < num_blocks; i += BLOCKS_AT_ONCE, out += BLOCKS_AT_ONCE * ROWS_AT_ONCE) {
-        const int is_last = i + 1 == num_blocks; /* which then is computed twice where two are */
+        const int is_alone = i + BLOCKS_AT_ONCE > num_blocks; /* then it is computed twice */
         const Blocks blocks = {
             matrix->codes + (index + i) * codes_each,
             matrix->scales + (index + i) * scales_each,
-            is_last ? 0 : codes_each,
-            is_last ? 0 : scales_each,
+            is_alone ? 0 : codes_each,
+            is_alone ? 0 : scales_each,
         };
 #ifdef UNPACKS
         if (is_small && num_rows > MOST_ROWS) {
