@@ -76,9 +76,21 @@ INLINE u32s four_weights(const Blocks *blocks, int v, size_t at)
                      4 * (v % VECTORS) * LANES);
 }
 
+INLINE u32s half_of(u32s both, int half)
+{
+    return both >> 4 * half & (u32s)all_words(0x0F0F0F0F);
+}
+
 INLINE const uint16_t *scales_of(const Blocks *blocks, int v, size_t at)
 {
     return blocks->scales + v / VECTORS * blocks->scale_stride + at;
+}
+
+/* Of half a WEIGHT_GROUP of codes of 4 bits, from k on. */
+INLINE f32s scales_of_half(const Blocks *blocks, int v, int k, int half)
+{
+    const size_t at = (size_t)(k / WEIGHT_GROUP * 4 + half) * BLOCK;
+    return from_half(scales_of(blocks, v, at) + v % VECTORS * LANES);
 }
 
 /* Results of blocks are ROWS_AT_ONCE apart. */
@@ -99,7 +111,7 @@ INLINE void dot_halves(const int num_rows, const int first_half, const int num_h
             u32s four_each[COLUMNS];
             for (int v = 0; v < COLUMNS; v++) {
                 u32s both = four_weights(blocks, v, at + k * BLOCK);
-                four_each[v] = both >> 4 * (first_half + i) & (u32s)all_words(0x0F0F0F0F);
+                four_each[v] = half_of(both, first_half + i);
             }
             EACH_SUM dots[i][row][v] = dot_nibbles(dots[i][row][v], four_each[v],
                                                    four_inputs(rows, row, ks[i] + k));
@@ -168,10 +180,9 @@ INLINE void multiply_halves(const int num_rows, const int first_half, const int 
     i32s dots[2][MOST_ROWS][COLUMNS];
     dot_halves(num_rows, first_half, num_halves, dots, rows, ks, blocks, (size_t)k / 2 * BLOCK);
     for (int i = 0; i < num_halves; i++) {
-        const size_t at = (size_t)(k / WEIGHT_GROUP * 4 + first_half + i) * BLOCK;
         f32s scales[COLUMNS];
         for (int v = 0; v < COLUMNS; v++)
-            scales[v] = from_half(scales_of(blocks, v, at) + v % VECTORS * LANES);
+            scales[v] = scales_of_half(blocks, v, k, first_half + i);
         add_scaled(num_rows, sums, dots[i], scales, rows->scales + g + i, G);
     }
 }
@@ -267,13 +278,12 @@ static void unpack(const Blocks *blocks, int first, int stop, Unpacked *to)
     for (int k = first; k < stop; k += WEIGHT_GROUP) {
         ask_for_next(ENOUGH_ROWS, blocks, k);
         for (int half = 0; half < 2; half++, scales++) {
-            const size_t at = (size_t)(k / WEIGHT_GROUP * 4 + half) * BLOCK;
             for (int v = 0; v < COLUMNS; v++)
-                scales[0][v] = from_half(scales_of(blocks, v, at) + v % VECTORS * LANES);
+                scales[0][v] = scales_of_half(blocks, v, k, half);
             for (int i = 0; i < INPUT_GROUP; i += 4, codes++)
                 for (int v = 0; v < COLUMNS; v++) {
                     const u32s both = four_weights(blocks, v, (size_t)(k / 2 + i) * BLOCK);
-                    codes[0][v] = both >> 4 * half & (u32s)all_words(0x0F0F0F0F);
+                    codes[0][v] = half_of(both, half);
                 }
         }
     }
