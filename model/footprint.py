@@ -16,7 +16,7 @@ def float32_weight_bytes(config: ModelConfig) -> int:
 
 
 def native_weight_bytes(config: ModelConfig) -> int:
-    """The embedding is float32, and where the head is tied to it, that is there besides."""
+    """At most: with an embedding of float32, which a file's blocks spare, and a head besides."""
     head = _num_head_values(config) * (INT8_BYTES + FLOAT32_BYTES)
     return num_parameters(config) * INT8_BYTES + head
 

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "blocks.h"
 #include "rows.h"
 
 #define FEW_ROWS 64
@@ -253,8 +254,13 @@ static void embed_one(const Rows *rows, int row)
     Step *step = rows->step;
     const Model *model = step->model;
     const size_t W = (size_t)model->hidden_size, D = (size_t)model->head_dim;
-    const float *embedding = model->embedding + (size_t)step->batch->token_ids[row] * W;
-    memcpy(step->x + row * W, embedding, W * sizeof(float));
+    const int each = model->embedding_block_bytes, num_blocks = (int)W / INPUT_GROUP;
+    const size_t bytes = each > 0 ? (size_t)num_blocks * each : W * sizeof(float);
+    const char *embedding = (const char *)model->embedding + step->batch->token_ids[row] * bytes;
+    if (each > 0)
+        decode_blocks((const uint8_t *)embedding, num_blocks, each, step->x + row * W);
+    else
+        memcpy(step->x + row * W, embedding, bytes);
     rotation_at(step->batch->positions[row], model->frequency, (int)D / 2, step->rotation + row * D);
 }
 

@@ -24,14 +24,15 @@ typedef struct {
     int32_t vocab_size, hidden_size, intermediate_size, num_layers;
     int32_t num_heads, num_kv_heads, head_dim;
     float norm_eps;
-    const float *embedding; /* [V][W] */
+    int32_t embedding_block_bytes;
+    const void *embedding;  /* [V][W] floats or, if those have a size, blocks; see blocks.h */
     const float *frequency; /* [D / 2], radians per position */
     const Layer *layers;
     const float *norm; /* [W] */
     Matrix head;
 } Model;
 
-/* Rows of float weights or, if those have a size, of 4-bit blocks: into every step-th block of a
+/* Rows of float weights or, if those have a size, of blocks: into every step-th block of a
  * matrix, from the first; see product.h. */
 void pack_matrix(State *state, const void *weights, int num_rows, int num_values, int block_bytes,
                  Matrix *matrix, int first_block, int step);

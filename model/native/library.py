@@ -84,6 +84,7 @@ class Model(Structure):
         ("num_kv_heads", c_int32),
         ("head_dim", c_int32),
         ("norm_eps", c_float),
+        ("embedding_block_bytes", c_int32),
         ("embedding", c_void_p),
         ("frequency", c_void_p),
         ("layers", c_void_p),

@@ -1,8 +1,8 @@
 /* Weights into the order in which products read them, once, as a model is loaded. */
 #include <stddef.h>
 
+#include "blocks.h"
 #include "product.h"
-
 #include "vector.h"
 
 #define LARGEST_CODE 127
@@ -85,67 +85,33 @@ void pack_rows(Team *team, const float *weights, int num_rows, int num_values, M
     share(team, (num_rows + BLOCK - 1) / BLOCK, pack_block, &packing);
 }
 
-static uint16_t half_at(const uint8_t *from)
-{
-    uint16_t half;
-    memcpy(&half, from, sizeof half);
-    return half;
-}
-
-static float float_of_half(uint16_t half)
-{
-    const uint16_t halves[LANES] = {half};
-    return from_half(halves)[0];
-}
-
-/* Of a block of a GGUF file: 16 bytes with codes k and 16 + k are its end. */
-static int code_at(const uint8_t *block, int block_bytes, int k)
-{
-    const uint8_t *from = block + block_bytes - INPUT_GROUP / 2;
-    return k < INPUT_GROUP / 2 ? from[k] & 15 : from[k - INPUT_GROUP / 2] >> 4;
-}
-
-static float least_of(const uint8_t *block, int block_bytes)
-{
-    return block_bytes == 20 ? float_of_half(half_at(block + 2))
-                             : -8 * float_of_half(half_at(block));
-}
-
-#ifdef HAS_TILES
-
+/* As 8 bits. */
 static void pack_block_of_blocks(void *context, int item)
 {
     const Packing *packing = context;
     const int G = packing->num_values, bytes = packing->block_bytes;
     const size_t block = (size_t)(packing->first_block + item * packing->step);
-    float weights[G][INPUT_GROUP];
+    float weights[G * INPUT_GROUP];
     for (int lane = 0; lane < BLOCK; lane++) {
         const int row = item * BLOCK + lane, num_groups = row < packing->num_rows ? G : 0;
-        for (int g = 0; g < num_groups; g++) {
-            const uint8_t *from = packing->blocks + ((size_t)row * G + g) * bytes;
-            const float scale = float_of_half(half_at(from)), least = least_of(from, bytes);
-            for (int k = 0; k < INPUT_GROUP; k++)
-                weights[g][k] = (float)code_at(from, bytes, k) * scale + least;
-        }
-        pack_lane(weights[0], num_groups * INPUT_GROUP, packing->matrix, block, lane);
+        decode_blocks(packing->blocks + (size_t)row * G * bytes, num_groups, bytes, weights);
+        pack_lane(weights, num_groups * INPUT_GROUP, packing->matrix, block, lane);
     }
 }
-
-#else
 
 /* Block g of a row, into the lower or the upper halves of 32 bytes. */
 static void pack_nibbles(const uint8_t *block, int block_bytes, int g, uint8_t *codes,
                          uint16_t *scales, int lane)
 {
     const int is_high = g % 2;
-    scales[is_high * BLOCK + lane] = half_at(block);
-    scales[2 * BLOCK + 2 * lane + is_high] = bf16(least_of(block, block_bytes));
+    scales[is_high * BLOCK + lane] = block_scale(block);
+    scales[2 * BLOCK + 2 * lane + is_high] = bf16(block_least(block, block_bytes));
     for (int k = 0; k < INPUT_GROUP; k++)
         codes[k / 4 * 4 * BLOCK + 4 * lane + k % 4] |=
-            (uint8_t)(code_at(block, block_bytes, k) << 4 * is_high);
+            (uint8_t)(block_code(block, block_bytes, k) << 4 * is_high);
 }
 
-static void pack_block_of_blocks(void *context, int item)
+static void pack_block_of_nibbles(void *context, int item)
 {
     const Packing *packing = context;
     const size_t K = (size_t)packing->matrix->num_inputs;
@@ -163,11 +129,10 @@ static void pack_block_of_blocks(void *context, int item)
     }
 }
 
-#endif
-
 void pack_blocks(Team *team, const uint8_t *blocks, int num_rows, int num_groups, int block_bytes,
                  Matrix *matrix, int first_block, int step)
 {
     Packing packing = {NULL, blocks, num_rows, num_groups, block_bytes, matrix, first_block, step};
-    share(team, (num_rows + BLOCK - 1) / BLOCK, pack_block_of_blocks, &packing);
+    Work *work = matrix->bits == 4 ? pack_block_of_nibbles : pack_block_of_blocks;
+    share(team, (num_rows + BLOCK - 1) / BLOCK, work, &packing);
 }

@@ -78,9 +78,7 @@ void product(Team *team, const Matrix *matrix, const Quantized *inputs, int num_
 void pack_rows(Team *team, const float *weights, int num_rows, int num_values, Matrix *matrix,
                int first_block, int step);
 
-/* The same for rows of num_groups 4-bit blocks of a GGUF file. One holds 32 codes after a scale and,
- * if it takes 20 bytes (Q4_1), the least weight; if it takes 18 (Q4_0), that is -8 scales. The tile
- * unit's have 8 bits all the same. */
+/* The same for rows of num_groups blocks; see blocks.h. Into 4 bits, if the matrix has so many. */
 void pack_blocks(Team *team, const uint8_t *blocks, int num_rows, int num_groups, int block_bytes,
                  Matrix *matrix, int first_block, int step);
 

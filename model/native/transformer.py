@@ -39,8 +39,10 @@ from model.rope import inverse_frequencies
 from model.weights.load import Report, check_memory, read_parameters
 from model.weights.names import FREQUENCY_DIVISORS
 
-KEPT_TYPES = ("Q4_0", "Q4_1")
-"""Of GGUF files: their blocks are packed as they are."""
+KEPT_TYPES = ("Q4_0", "Q4_1", "Q8_0")
+"""Of GGUF files: their blocks are packed without becoming floats first."""
+NIBBLE_BLOCK_BYTES = (18, 20)
+"""Of the first two."""
 SCALE_BYTES = 2
 
 
@@ -63,7 +65,7 @@ class NativeTransformer:
             config.num_heads,
             config.num_kv_heads,
             config.head_dim,
-            config.norm_eps,
+            norm_eps=config.norm_eps,
             frequency=self._kept("frequency", inverse_frequencies(config)),
             layers=addressof(self._layers),
         )
@@ -77,6 +79,7 @@ class NativeTransformer:
         values = values.contiguous()
         if name == "embedding":
             self._model.embedding = self._kept(name, values)
+            self._model.embedding_block_bytes = _block_bytes(values)
             if self.config.tied_head:
                 self._model.head = self._packed("head", values)
         else:
@@ -94,15 +97,16 @@ class NativeTransformer:
         return values.data_ptr()
 
     def _packed(self, name: str, weights: Tensor) -> Matrix:
-        """Of floats [N, K], or of 4-bit blocks [N, K / 32, bytes]. Gate and up, which come one
+        """Of floats [N, K], or of blocks [N, K / 32, bytes]. Gate and up, which come one
         below the other, take turns block by block."""
         parts = weights.chunk(2) if name.endswith(".gate_up") else (weights,)
-        is_float = weights.dim() == 2
-        num_inputs = weights.shape[1] * (1 if is_float else INPUT_GROUP)
+        block_bytes = _block_bytes(weights)
+        num_inputs = weights.shape[1] * (INPUT_GROUP if block_bytes else 1)
         num_groups = -(-num_inputs // WEIGHT_GROUP)
         num_rows = sum(-(-len(part) // BLOCK) for part in parts) * BLOCK
         is_tiled = self._build in TILED
-        bits, num_scales = (8, 1) if is_float or is_tiled else (4, 4)
+        is_small = block_bytes in NIBBLE_BLOCK_BYTES and not is_tiled
+        bits, num_scales = (4, 4) if is_small else (8, 1)
         num_scaled = 1 if is_tiled else num_groups
         codes = self._room.take(num_rows * num_groups * WEIGHT_GROUP * bits // 8)
         scales = self._room.take(num_rows * num_scaled * num_scales * SCALE_BYTES)
@@ -113,7 +117,6 @@ class NativeTransformer:
             self._kept(f"{name}.codes", codes),
             self._kept(f"{name}.scales", scales),
         )
-        block_bytes = 0 if is_float else weights.shape[2]
         for index, part in enumerate(parts):
             self._library.pack_matrix(
                 self._state,
@@ -200,6 +203,11 @@ def load_native(
     model = NativeTransformer(config, build=build, threads=threads)
     read_parameters(path, config, model.set, report=report, kept_types=KEPT_TYPES)
     return model
+
+
+def _block_bytes(weights: Tensor) -> int:
+    """0 of floats."""
+    return 0 if weights.dim() == 2 else weights.shape[2]
 
 
 def _create_state(library: CDLL, threads: int) -> int:

@@ -49,8 +49,6 @@ Report = Callable[[str, float], None]
 Take = Callable[[str, Tensor], None]
 """Is given a parameter of ours by its name, and its values as float32 or its blocks as bytes."""
 
-EMBEDDING = "embedding.weight"
-
 DRAWS = (init.normal_, init.kaiming_uniform_)
 
 
@@ -104,7 +102,7 @@ def read_parameters(
 ) -> None:
     """Each parameter that the file holds; a tied head, which is the embedding, comes but once.
 
-    Matrices of layers that are wholly of one of the kept types come as blocks of it.
+    Parameters that are wholly of one of the kept types come as blocks of it.
     """
     try:
         places, tensors = _source(path, config)
@@ -197,9 +195,7 @@ def _kept(
         types[places[tensor.name].parameter].add(tensor.type)
     kept = {name for name, found in types.items() if len(found) == 1 and found <= {*kept_types}}
     return [
-        replace(tensor, read=tensor.read_raw)
-        if places[tensor.name].parameter in kept - {EMBEDDING}
-        else tensor
+        replace(tensor, read=tensor.read_raw) if places[tensor.name].parameter in kept else tensor
         for tensor in tensors
     ]
 
