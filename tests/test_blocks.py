@@ -26,6 +26,17 @@ def test_grow_takes_only_missing_pages_and_refuses_whole() -> None:
     blocks.check_integrity([])
 
 
+def test_pages_that_were_used_are_taken_before_those_that_never_were() -> None:
+    blocks = BlockManager(8, page_size=4)
+    first: list[int] = []
+    assert blocks.grow(first, num_tokens=12)
+    used = set(first)
+    blocks.release(first)
+    assert blocks.grow(first, num_tokens=16)
+    assert set(first[:3]) == used
+    assert first[3] not in used
+
+
 def test_hash_covers_tokens_order_prefix_and_salt() -> None:
     names = {
         *chain([1, 2], [3, 4]),

@@ -93,10 +93,12 @@ class BlockManager:
         return page
 
     def _retire(self, page: int) -> None:
+        """A free page is taken again before those that were never used, whose memory is yet to be
+        asked for."""
         if page in self._hash_by_page:
             self._cached[page] = None
         else:
-            self._free.append(page)
+            self._free.appendleft(page)
 
     def check_integrity(self, page_tables: Iterable[Sequence[int]]) -> None:
         """Assert that free + cached + owned = all, each page once, owners counted right."""
