@@ -70,6 +70,9 @@ INLINE void add_values(const int num_queries, Factor (*weights)[BLOCK_KEYS],
 #ifdef __AVX512F__
 #define MOST_AT_ONCE 4
 #define AT_ONCE(num_queries) (2 * (num_queries) <= TILE_QUERIES ? 4 : 2)
+#elif defined(__AVX2__)
+#define MOST_AT_ONCE 2
+#define AT_ONCE(num_queries) (2 * (num_queries) <= TILE_QUERIES ? 2 : 1)
 #else
 #define MOST_AT_ONCE 1
 #define AT_ONCE(num_queries) 1
