@@ -67,16 +67,15 @@ INLINE void add_values(const int num_queries, Factor (*weights)[BLOCK_KEYS],
 
 /* Vectors that share each load of a factor, as processors multiply more than they load: as many as
  * registers hold sums of. */
-#ifdef __AVX512F__
+#if defined(__AVX512F__)
 #define MOST_AT_ONCE 4
-#define AT_ONCE(num_queries) (2 * (num_queries) <= TILE_QUERIES ? 4 : 2)
 #elif defined(__AVX2__)
 #define MOST_AT_ONCE 2
-#define AT_ONCE(num_queries) (2 * (num_queries) <= TILE_QUERIES ? 2 : 1)
 #else
 #define MOST_AT_ONCE 1
-#define AT_ONCE(num_queries) 1
 #endif
+#define AT_ONCE(num_queries) \
+    (2 * (num_queries) <= TILE_QUERIES ? MOST_AT_ONCE : (MOST_AT_ONCE + 1) / 2)
 
 /* sums[v][q] += pairs of numbers of query q times pairs for each lane. */
 INLINE void add_pairs(const int num_queries, const int num_vectors, f32s (*sums)[TILE_QUERIES],

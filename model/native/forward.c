@@ -249,18 +249,23 @@ static void run_last_layer(Step *step, const Layer *layer)
     rest_of(step, layer);
 }
 
+static void look_up(const Model *model, size_t token, float *x)
+{
+    const size_t W = (size_t)model->hidden_size, num_blocks = W / INPUT_GROUP;
+    const int each = model->embedding_block_bytes;
+    if (each == 0)
+        memcpy(x, (const float *)model->embedding + token * W, W * sizeof(float));
+    else
+        decode_blocks((const uint8_t *)model->embedding + token * num_blocks * each,
+                      (int)num_blocks, each, x);
+}
+
 static void embed_one(const Rows *rows, int row)
 {
     Step *step = rows->step;
     const Model *model = step->model;
     const size_t W = (size_t)model->hidden_size, D = (size_t)model->head_dim;
-    const int each = model->embedding_block_bytes, num_blocks = (int)W / INPUT_GROUP;
-    const size_t bytes = each > 0 ? (size_t)num_blocks * each : W * sizeof(float);
-    const char *embedding = (const char *)model->embedding + step->batch->token_ids[row] * bytes;
-    if (each > 0)
-        decode_blocks((const uint8_t *)embedding, num_blocks, each, step->x + row * W);
-    else
-        memcpy(step->x + row * W, embedding, bytes);
+    look_up(model, (size_t)step->batch->token_ids[row], step->x + row * W);
     rotation_at(step->batch->positions[row], model->frequency, (int)D / 2, step->rotation + row * D);
 }
 

@@ -104,7 +104,7 @@ static void pack_nibbles(const uint8_t *block, int block_bytes, int g, uint8_t *
                          uint16_t *scales, int lane)
 {
     const int is_high = g % 2;
-    scales[is_high * BLOCK + lane] = block_scale(block);
+    memcpy(scales + is_high * BLOCK + lane, block, SCALE_BYTES);
     scales[2 * BLOCK + 2 * lane + is_high] = bf16(block_least(block, block_bytes));
     for (int k = 0; k < INPUT_GROUP; k++)
         codes[k / 4 * 4 * BLOCK + 4 * lane + k % 4] |=

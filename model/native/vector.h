@@ -165,22 +165,13 @@ INLINE i32s picked(i32s a, i32s b, int distance)
     for (int i = 0; i < distance; i++)                                                             \
         x[i] = combine(picked(x[i], x[i + distance], distance),                                    \
                        TURNED(picked(x[i + distance], x[i], distance), distance))
-#if LANES == 16
 #define FOLD_ALL(x, combine)                                                                       \
-    FOLD(x, combine, 8);                                                                           \
-    FOLD(x, combine, 4);                                                                           \
+    if (LANES > 8)                                                                                 \
+        FOLD(x, combine, 8);                                                                       \
+    if (LANES > 4)                                                                                 \
+        FOLD(x, combine, 4);                                                                       \
     FOLD(x, combine, 2);                                                                           \
     FOLD(x, combine, 1)
-#elif LANES == 8
-#define FOLD_ALL(x, combine)                                                                       \
-    FOLD(x, combine, 4);                                                                           \
-    FOLD(x, combine, 2);                                                                           \
-    FOLD(x, combine, 1)
-#else
-#define FOLD_ALL(x, combine)                                                                       \
-    FOLD(x, combine, 2);                                                                           \
-    FOLD(x, combine, 1)
-#endif
 #define PLUS(a, b) ((a) + (b))
 #define LARGER(a, b) ((i32s)larger((f32s)(a), (f32s)(b)))
 
